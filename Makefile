@@ -1,0 +1,35 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv and installs what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+EXTRAS := dev,heif,registry,postgres,train
+
+.PHONY: demo test test-slow lint docs clean
+.DELETE_ON_ERROR:
+
+# torch comes first and alone: packages that depend on it would otherwise pull the CUDA build.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+demo: .venv/installed
+	$(BIN)/python -m diffmark.demo
+
+test: .venv/installed lint
+	$(BIN)/pytest --cov --cov-report=term:skip-covered
+
+test-slow: .venv/installed
+	$(BIN)/pytest -m slow
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: .venv/installed
+	$(BIN)/python -m diffmark.cli.reference > docs/cli.md
+
+clean:
+	rm -rf .venv build dist demo
