@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import diffusers
 import numpy as np
 import pytest
@@ -88,7 +90,7 @@ def ddim_by_hand(rig, delta, steps, weights=None):
     alphas = pipe.scheduler.alphas_cumprod
     times = [*pipe.scheduler.timesteps.tolist(), None]
     with torch.no_grad():
-        for k, (t, following) in enumerate(zip(times[:-1], times[1:])):
+        for k, (t, following) in enumerate(itertools.pairwise(times)):
             z = z + (1.0 if weights is None else weights[k]) * delta
             uncond, cond = pipe.unet(torch.cat([z, z]), t, encoder_hidden_states=embeds).sample.chunk(2)
             eps = uncond + guidance * (cond - uncond)

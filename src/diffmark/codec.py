@@ -169,7 +169,7 @@ class Codec(nn.Module):
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """Logits (B, L, 2) of diffusion-scaled latents (B, C, h, w); other sizes are resampled to the native one."""
+        """Logits (B, L, 2) of diffusion-scaled latents (B, C, h, w); other sizes are resampled first."""
         if latents.ndim != 4 or latents.shape[1] != self.config.channels:
             raise ValueError(
                 f"this codec reads latents of shape (B, {self.config.channels}, h, w), got {tuple(latents.shape)}"
@@ -187,7 +187,7 @@ class Codec(nn.Module):
     # --- storage: safetensors and JSON, nothing is ever unpickled ------------------------------------------
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype | None = None) -> Path:
-        """Write config.json and codec.safetensors into `folder`; `dtype` stores the weights in another precision."""
+        """Write config.json and codec.safetensors into `folder`, the weights in `dtype` if given."""
         from safetensors.torch import save_file
 
         folder = Path(folder)

@@ -95,8 +95,8 @@ class Detection:
         """One sentence on what the verdict rests on."""
         if self.test == "secret":
             return (
-                f"{self.matches} of {len(self.bits)} bits match {self.matched_secret}; {self.threshold} are needed at a "
-                f"false-positive rate of {self.fpr:g}; p = {self.p_value:.2g}"
+                f"{self.matches} of {len(self.bits)} bits match {self.matched_secret}; {self.threshold} are needed "
+                f"at a false-positive rate of {self.fpr:g}; p = {self.p_value:.2g}"
             )
         if self.test == "payload" and self.payload and self.payload.verified:
             return (

@@ -163,7 +163,7 @@ def _to_srgb(image: Image.Image, profile: bytes, notes: list[str]) -> Image.Imag
 
 
 def _flatten(image: Image.Image, notes: list[str]) -> Image.Image:
-    if image.getextrema()[3][0] == 255:  # type: ignore[index]  # fully opaque
+    if image.getchannel("A").getextrema()[0] == 255:  # fully opaque
         return image.convert("RGB")
     notes.append("transparent parts were laid on white")
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)

@@ -8,7 +8,6 @@ while the context is open and put back after it; weights, scheduler and attribut
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -125,7 +124,8 @@ class WatermarkCallback(PipelineCallback):
         missing = [name for name in self.tensor_inputs if name not in callback_kwargs]
         if missing:
             raise UnmarkableError(
-                f"the callback needs callback_on_step_end_tensor_inputs={self.tensor_inputs}, {missing[0]!r} was not given"
+                f"{missing[0]!r} was not given: the callback needs "
+                f"callback_on_step_end_tensor_inputs={self.tensor_inputs}"
             )
         latents = callback_kwargs["latents"]
         if step_index == 0 and not (self._delta is not None and self._done == 1):
@@ -155,8 +155,8 @@ class WatermarkCallback(PipelineCallback):
         self.begin(pipe, torch.zeros_like(latents))
         if self._weights[0] * self.strength != 0:
             raise UnmarkableError(
-                f"injection {self.injection.mode!r} adds a share before the first step, where a callback on its own "
-                "cannot reach: use `with diffmark.watermark(pipe, ...)`"
+                f"injection {self.injection.mode!r} adds a share before the first step, where a callback on its "
+                "own cannot reach: use `with diffmark.watermark(pipe, ...)`"
             )
 
     def _share(self, pipe: Any, index: int, latents: Tensor) -> Tensor | None:
@@ -179,19 +179,14 @@ class WatermarkCallback(PipelineCallback):
         return restored if share is None else share + restored
 
 
-@functools.cache
-def _call_signature(plain: type) -> inspect.Signature:
-    return inspect.signature(plain.__call__)
-
-
 def _marking_class(plain: type, callback: WatermarkCallback) -> type:
     """A subclass of the pipeline's class that runs `callback`, under the same name."""
 
-    class Marking(plain):  # type: ignore[misc, valid-type]
+    class Marking(plain):
         _diffmark_latents: Tensor | None = None
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            bound = _call_signature(plain).bind(self, *args, **kwargs)
+            bound = inspect.signature(plain.__call__).bind(self, *args, **kwargs)
             arguments = bound.arguments
             theirs = arguments.get("callback_on_step_end")
             wanted = list(arguments.get("callback_on_step_end_tensor_inputs") or ["latents"])
@@ -201,7 +196,7 @@ def _marking_class(plain: type, callback: WatermarkCallback) -> type:
                 dict.fromkeys(wanted + callback.tensor_inputs)
             )
             try:
-                output = plain.__call__(*bound.args, **bound.kwargs)  # type: ignore[operator]
+                output = plain.__call__(*bound.args, **bound.kwargs)
             finally:
                 self.__dict__.pop("_diffmark_latents", None)
             if not callback.finished:
@@ -250,7 +245,7 @@ def _check_pipeline(pipe: Any, codec: Codec, injection: Injection) -> None:
             raise UnmarkableError(
                 f"{name} has no {part}: it is not a latent diffusion pipeline that can be marked"
             )
-    if "callback_on_step_end" not in _call_signature(type(pipe)).parameters:
+    if "callback_on_step_end" not in inspect.signature(type(pipe).__call__).parameters:
         raise UnmarkableError(f"{name} takes no callback_on_step_end, so its latents cannot be reached")
     if hasattr(pipe.scheduler, "precondition_inputs"):
         raise UnmarkableError(

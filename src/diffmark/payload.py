@@ -201,7 +201,8 @@ def _reduce(
     generator: NDArray[np.int64], order: NDArray[np.intp]
 ) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
     """Row-reduce so that the first independent columns in `order` form the identity; these are the pivots."""
-    matrix, pivots = generator.copy(), []
+    matrix = generator.copy()
+    pivots: list[np.intp] = []
     for column in order:
         row = len(pivots)
         below = np.flatnonzero(matrix[row:, column])

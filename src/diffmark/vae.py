@@ -33,17 +33,17 @@ FAMILIES = {
 }
 
 
-def encode(vae: nn.Module, pixels: Tensor) -> Tensor:
+def encode(vae: Any, pixels: Tensor) -> Tensor:
     """Pixels in [-1, 1], (B, 3, H, W) -> diffusion-scaled latents (B, C, h, w); the mode, never a sample."""
-    config: Any = vae.config
+    config = vae.config
     output = vae.encode(pixels.to(_dtype(vae)))
     latents = output.latent_dist.mode() if hasattr(output, "latent_dist") else output.latents
     return (latents - (getattr(config, "shift_factor", None) or 0.0)) * config.scaling_factor
 
 
-def decode(vae: nn.Module, latents: Tensor) -> Tensor:
+def decode(vae: Any, latents: Tensor) -> Tensor:
     """Diffusion-scaled latents (B, C, h, w) -> pixels (B, 3, H, W), nominally in [-1, 1], not clamped."""
-    config: Any = vae.config
+    config = vae.config
     latents = latents.to(_dtype(vae)) / config.scaling_factor + (getattr(config, "shift_factor", None) or 0.0)
     return vae.decode(latents).sample
 
