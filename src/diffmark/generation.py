@@ -73,7 +73,7 @@ def generate_into(
     injection = sampling.injection or codec.config.injection
     first = 1 + max((int(path.stem) for path in folder.glob("*.png") if path.stem.isdigit()), default=-1)
     with (folder / RECORDS).open("a") as records:
-        for number, order in enumerate(orders, start=number):  # noqa: B020
+        for number, order in enumerate(orders, start=first):
             image = generate(pipe, codec, order, sampling)
             path = folder / f"{number:05d}.png"
             partial = path.with_suffix(".part")
