@@ -5,16 +5,16 @@ import pytest
 from diffmark import curriculum
 
 
-def test_a_gate_opens_at_its_step_and_none_never():
+def test_a_gate_opens_at_its_step_and_a_negative_one_never():
     assert [curriculum.is_open(step, 500) for step in (0, 499, 500, 501)] == [False, False, True, True]
-    assert not curriculum.is_open(10**9, None)
+    assert not curriculum.is_open(10**9, -1)
 
 
 def test_groups_open_in_order():
-    curriculum.check_order(0, 500, None)
+    curriculum.check_order(0, 500, -1)
     curriculum.check_order(0, 0, 0)  # the paper's collapse: allowed, and left to the guard
     with pytest.raises(ValueError, match="imperceptibility opens at step 10, before that of reconstruction"):
-        curriculum.check_order(20, 10, None)
+        curriculum.check_order(20, 10, -1)
     with pytest.raises(ValueError, match="robustness opens at step 5"):
         curriculum.check_order(0, 10, 5)
 

@@ -6,17 +6,15 @@ import itertools
 import math
 
 
-def is_open(step: int, gate: int | None) -> bool:
-    """g_i(t) = 1[t >= tau_i]; a gate of None never opens."""
-    return gate is not None and step >= gate
+def is_open(step: int, gate: int) -> bool:
+    """g_i(t) = 1[t >= tau_i]; a negative gate never opens."""
+    return 0 <= gate <= step
 
 
-def check_order(reconstruction: int, imperceptibility: int | None, robustness: int | None) -> None:
+def check_order(reconstruction: int, imperceptibility: int, robustness: int) -> None:
     """The schedule of Eq. 18: no loss of a later group may open before the groups in front of it."""
-    gates = [("reconstruction", reconstruction)]
-    for name, gate in (("imperceptibility", imperceptibility), ("robustness", robustness)):
-        if gate is not None:
-            gates.append((name, gate))
+    named = {"reconstruction": reconstruction, "imperceptibility": imperceptibility, "robustness": robustness}
+    gates = [(name, gate) for name, gate in named.items() if gate >= 0]
     for (first, earlier), (second, later) in itertools.pairwise(gates):
         if later < earlier:
             raise ValueError(

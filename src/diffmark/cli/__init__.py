@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from diffmark.cli import detect, generate, info, secret
+from diffmark.cli import detect, generate, info, secret, train
 
 app = typer.Typer(
     help="Write a secret into every image that a frozen diffusion model generates, and read it back.",
@@ -21,6 +21,7 @@ app.command("generate")(generate.generate)
 app.command("detect")(detect.detect)
 app.command("info")(info.info)
 app.add_typer(secret.app, name="secret")
+app.add_typer(train.app, name="train")
 
 
 def main() -> None:
