@@ -112,7 +112,9 @@ def latents_of(vae: Any, pictures: Pictures, cache: Path | None = None, batch: i
 
 
 def _key(vae: nn.Module, pictures: Pictures) -> str:
-    digest = hashlib.sha256(pictures.name.encode())
+    config: Any = vae.config
+    scale = (config.scaling_factor, getattr(config, "shift_factor", None))
+    digest = hashlib.sha256(f"{pictures.name} {scale}".encode())
     for name, value in sorted(vae.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().float().numpy().tobytes())
