@@ -53,6 +53,15 @@ def test_delta_is_the_encoders_own():
     assert not torch.equal(first.delta, plain.delta)
 
 
+def test_alpha_does_not_wander_where_delta_is_normalised():
+    """Its gradient would be rounding noise; a sign that turns undoes a training."""
+    codec = Codec(config_of().codec)
+    secrets = Chance(0, 0).secrets(3, 16)
+    perturb(codec.encoder, secrets, Chance(0, 1), DeltaConfig(normalise=True), 0.1).delta[0].sum().backward()
+    assert codec.encoder.alpha.grad is None
+    assert codec.encoder.mean.weight.grad is not None
+
+
 def test_a_codec_with_a_deviation_keeps_it_after_training():
     config = config_of()
     codec = Codec(replace(config.codec, deviation=0.2)).eval()

@@ -42,8 +42,11 @@ def perturb(
     sample = mean
     if config.variational:
         sample = mean + torch.exp(0.5 * log_variance) * chance.normal(*mean.shape)
-    delta = encoder.alpha * sample
-    return Perturbation(rescale(delta, sigma) if config.normalise else delta, mean, log_variance)
+    if not config.normalise:
+        return Perturbation(encoder.alpha * sample, mean, log_variance)
+    # Normalised, alpha's gradient is rounding noise, which AdamW blows up to full steps: alpha would wander through
+    # zero, turn the sign of every delta and undo the training. So it stays where it is.
+    return Perturbation(rescale(encoder.alpha.detach() * sample, sigma), mean, log_variance)
 
 
 def pretraining_terms(

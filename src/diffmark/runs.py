@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 
 PACKAGES = ("diffmark", "torch", "diffusers", "transformers", "accelerate", "kornia", "numpy")
 
@@ -63,7 +64,9 @@ class Run:
         self._board = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step + 1)
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        """A line for everyone: JSON, and a point on each of TensorBoard's curves."""
+        """A line of the means over all processes: JSON, and a point on each of TensorBoard's curves."""
+        if self.accelerator.num_processes > 1:
+            values = _means(gather_object([values]))
         if not self.accelerator.is_main_process:
             return
         line = {"step": step, **{name: round(float(value), 6) for name, value in values.items()}}
@@ -147,6 +150,15 @@ def git_revision() -> str | None:
 def command() -> str:
     """The command line, without the folder that the program lies in."""
     return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _means(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Mean of each name over the rows that have it: processes may have drawn different attacks."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
