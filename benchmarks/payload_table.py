@@ -56,9 +56,12 @@ def main(trials: int = 1000, seed: int = 0) -> None:
     }
     (ROOT / "results" / "payload_table.json").write_text(json.dumps(document, indent=1) + "\n")
     page = ROOT / "docs" / "payloads.md"
-    page.write_text(
-        re.sub(r"(?s)(<!-- table -->\n).*(\n<!-- end -->)", rf"\g<1>{table(rows)}\g<2>", page.read_text())
-    )
+    page.write_text(fill(page.read_text(), rows))
+
+
+def fill(text: str, rows: list[dict]) -> str:
+    """The page with the table between its two marks."""
+    return re.sub(r"(?s)(<!-- table -->\n).*(<!-- end -->)", rf"\g<1>{table(rows)}\n\g<2>", text)
 
 
 def table(rows: list[dict]) -> str:

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from diffmark.cli import detect, generate, info, secret
+from diffmark.cli import attack, detect, generate, info, secret
 
 app = typer.Typer(
     help="Write a secret into every image that a frozen diffusion model generates, and read it back.",
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command("generate")(generate.generate)
 app.command("detect")(detect.detect)
+app.command("attack")(attack.attack)
 app.command("info")(info.info)
 app.add_typer(secret.app, name="secret")
 
