@@ -86,8 +86,7 @@ def as_secrets(value: SecretLike, length: int) -> Bits:
     if isinstance(value, Iterable) and not isinstance(value, np.ndarray):
         items = list(value)
         if items and not _looks_like_bits(items):
-            rows = [_one(item, length) for item in items]
-            return np.stack([_bits(item, length) if row is None else row for item, row in zip(items, rows)])
+            return np.concatenate([as_secrets(item, length) for item in items])
         value = items
     return _bits(value, length)[None]
 

@@ -1,15 +1,34 @@
-"""The command line. Each group of commands is a module here; what is heavy is imported inside the commands."""
+"""The command line. Each group of commands is a module; what is heavy is imported inside the commands.
+
+Exit codes: 0 done (detect: every image is marked), 1 detect: an image is not marked, 2 an error.
+"""
+
+import os
+import sys
 
 import typer
 
+from diffmark.cli import detect, generate, info, secret
+
 app = typer.Typer(
-    help="Write a secret into every image a frozen diffusion model generates, and read it back.",
+    help="Write a secret into every image that a frozen diffusion model generates, and read it back.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    add_completion=False,
 )
+app.command("generate")(generate.generate)
+app.command("detect")(detect.detect)
+app.command("info")(info.info)
+app.add_typer(secret.app, name="secret")
 
 
 def main() -> None:
-    """Entry point of the `diffmark` command."""
-    app()
+    """Entry point of the `diffmark` command: bad input ends in one line on stderr and exit code 2."""
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        if os.environ.get("DIFFMARK_DEBUG"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,54 @@
+"""Calibration: what a codec's decoder says about images that carry no mark, measured and stored with the codec.
+
+With a secret at hand the test is exact and needs no calibration. Without one ("is there any mark?") the only
+evidence is how sure the decoder is, and how sure it is on unmarked images has to be measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+# Upper-tail probabilities at which the scores of the negatives are kept.
+TAIL = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5, 1e-5)
+
+
+def evidence(margins: ArrayLike) -> Any:
+    """How sure the decoder is without knowing the secret: mean |margin| over the bits, (..., L) -> (...)."""
+    return np.abs(np.asarray(margins, dtype=np.float64)).mean(axis=-1)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Scores of unmarked images, as an upper tail, with what they were measured on."""
+
+    negatives: int
+    tail: tuple[tuple[float, float], ...]  # (p, score): a share p of the negatives scores at least this
+    measured: dict[str, Any] = field(default_factory=dict)  # bit accuracy, PSNR, images used ...
+
+    @classmethod
+    def measure(cls, scores: ArrayLike, measured: dict[str, Any] | None = None) -> Calibration:
+        """From the evidence of unmarked images. Only tails that their number supports are kept."""
+        ordered = np.sort(np.asarray(scores, dtype=np.float64))[::-1]
+        if ordered.size < 20:
+            raise ValueError(f"a calibration needs at least 20 unmarked images, got {ordered.size}")
+        count = ordered.size
+        # The k-th largest of n has p-value k / (n + 1); a p below 1 / (n + 1) is not known.
+        tail = [(p, float(ordered[int(p * (count + 1)) - 1])) for p in TAIL if 1 <= p * (count + 1) <= count]
+        return cls(count, tuple(tail), measured or {})
+
+    def p_value(self, score: float) -> float:
+        """Share of unmarked images at least this sure, rounded up to the next kept tail."""
+        return min((p for p, kept in self.tail if score > kept), default=1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Calibration:
+        values = dict(values)
+        values["tail"] = tuple((float(p), float(score)) for p, score in values["tail"])
+        return cls(**values)

@@ -1,0 +1,111 @@
+"""`diffmark detect`: what images carry."""
+
+from __future__ import annotations
+
+import glob
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+EXTENSIONS = {
+    ".png",
+    ".jpg",
+    ".jpeg",
+    ".webp",
+    ".avif",
+    ".heic",
+    ".heif",
+    ".tif",
+    ".tiff",
+    ".bmp",
+    ".gif",
+    ".jp2",
+}
+
+
+def detect(
+    images: Annotated[
+        list[str], typer.Argument(help="Files, folders, globs, or - for a list of paths on standard input.")
+    ],
+    codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
+    vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
+    secret: Annotated[
+        list[str] | None, typer.Option(help="Hex of a secret to look for; may be repeated.")
+    ] = None,
+    payload_key: Annotated[Path | None, typer.Option(help="File with the key of payloads to verify.")] = None,
+    fpr: Annotated[float, typer.Option(help="False-positive rate that a verdict is stated at.")] = 1e-3,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images decoded at once.")] = 8,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
+) -> None:
+    """Read secrets from images.
+
+    Exit code 0: every image is marked; 1: at least one is not, or cannot be decided; 2: at least one could not
+    be read, or another error.
+    """
+    from diffmark.cli.generate import read_scheme
+    from diffmark.cli.progress import track
+    from diffmark.detection import Detector
+    from diffmark.pipelines import default_device
+
+    paths = list(expand(images, sys.stdin))
+    detector = Detector.from_pretrained(codec, vae, fpr=fpr, batch_size=batch_size)
+    if payload_key:
+        detector.payload = read_scheme(payload_key, detector.codec.config.length)
+    outcomes = track(
+        detector.to(device or default_device()).scan(paths, secret or None), "reading", len(paths)
+    )
+    raise typer.Exit(report(outcomes, paths, as_json))
+
+
+def expand(names: Iterable[str], stdin: Iterable[str]) -> Iterator[Path]:
+    """Every file that the names stand for, in order, folders sorted."""
+    for name in names:
+        if name == "-":
+            yield from expand((line.strip() for line in stdin if line.strip()), [])
+            continue
+        path = Path(name)
+        if path.is_dir():
+            yield from sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
+        elif path.exists() or not glob.has_magic(name):
+            yield path  # a missing file is reported when it is read
+        else:
+            yield from sorted(
+                Path(match) for match in glob.glob(name, recursive=True) if Path(match).is_file()
+            )
+
+
+def report(outcomes: Iterator[Any], paths: list[Path], as_json: bool) -> int:
+    """Print each outcome, as JSON lines or one table, and return the exit code."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if not paths:
+        raise typer.BadParameter("there are no images")
+    table = Table("image", "verdict", "p-value", "secret", "because")
+    code = 0
+    for path, outcome in zip(paths, outcomes, strict=True):
+        if isinstance(outcome, Exception):
+            code = 2
+            if as_json:
+                typer.echo(json.dumps({"source": str(path), "error": str(outcome)}))
+            else:
+                table.add_row(str(path), "error", "", "", str(outcome).removeprefix(f"{path}: "))
+            continue
+        code = max(code, 0 if outcome.marked else 1)
+        if as_json:
+            typer.echo(json.dumps(outcome.to_dict()))
+        else:
+            p_value = "" if outcome.p_value is None else f"{outcome.p_value:.2g}"
+            because = "; ".join([outcome.explanation, *outcome.notes])
+            table.add_row(str(path), outcome.verdict, p_value, outcome.secret, because)
+    if not as_json:
+        console = Console()
+        if not console.is_terminal:
+            console.width = 240  # a file or a pipe has no width to keep to
+        console.print(table)
+    return code

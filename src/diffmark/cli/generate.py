@@ -1,0 +1,105 @@
+"""`diffmark generate`: marked images from prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from diffmark.codec import Codec
+    from diffmark.generation import Order
+
+
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="What to paint.")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="A file with one prompt a line.")] = None,
+    model: Annotated[
+        str, typer.Option(help="An embedded model, a pipeline's folder, or a hub id.")
+    ] = "vista",
+    codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
+    secret: Annotated[str, typer.Option(help="Hex digits, or 'random' for a fresh one an image.")] = "random",
+    payload_key: Annotated[
+        Path | None, typer.Option(help="Write payloads under the key in this file (diffmark secret key).")
+    ] = None,
+    account: Annotated[int | None, typer.Option(help="The account in the payload.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Images a prompt.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first image; the next ones count up.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Denoising steps.")] = 50,
+    guidance: Annotated[float, typer.Option(help="Classifier-free guidance, diffusers' scale.")] = 7.5,
+    injection: Annotated[
+        str | None, typer.Option(help="persistent, paper, mean, late or final; the codec's own by default.")
+    ] = None,
+    strength: Annotated[float, typer.Option(help="Scale of the mark; 0 leaves the image unmarked.")] = 1.0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for PNGs and images.jsonl.")] = Path("generated"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
+) -> None:
+    """Generate images that carry a secret."""
+    from diffmark.cli.progress import track
+    from diffmark.codec import Codec
+    from diffmark.generation import Sampling, generate_into
+    from diffmark.injection import Injection
+    from diffmark.pipelines import load_pipeline
+
+    texts = _prompts(prompt, prompts)
+    loaded = Codec.from_pretrained(codec)
+    orders = _orders(texts * count, loaded, secret, payload_key, account, seed)
+    pipe = load_pipeline(model, device)
+    pipe.set_progress_bar_config(disable=True)
+    sampling = Sampling(steps, guidance, strength, Injection(injection) if injection else None)
+    made = generate_into(out, pipe, loaded, orders, sampling, {"model": model, "codec": codec})
+    for record in track(made, "generating", len(orders)):
+        line = f"{out / record['file']}  secret {record['secret']}  seed {record['seed']}  {record['prompt']}"
+        typer.echo(json.dumps(record) if as_json else line)
+
+
+def _prompts(prompt: str | None, file: Path | None) -> list[str]:
+    if (prompt is None) == (file is None):
+        raise typer.BadParameter("give either a PROMPT or --prompts FILE")
+    texts = [prompt] if prompt is not None else []
+    if file is not None:
+        texts = [line.strip() for line in file.read_text().splitlines() if line.strip()]
+    if not texts or not all(texts):
+        raise typer.BadParameter("there is no prompt")
+    return texts
+
+
+def _orders(
+    texts: list[str], codec: Codec, secret: str, key_file: Path | None, account: int | None, seed: int
+) -> list[Order]:
+    from diffmark.generation import Order
+    from diffmark.secret import from_hex, random_secrets
+
+    if (key_file is None) != (account is None):
+        raise typer.BadParameter("--payload-key and --account go together")
+    length = codec.config.length
+    secrets: Any
+    if key_file is not None and account is not None:
+        if secret != "random":
+            raise typer.BadParameter("a payload makes the secret itself: leave out --secret")
+        scheme = read_scheme(key_file, length)
+        secrets = [scheme.encode(account) for _ in texts]
+    elif secret == "random":
+        secrets = random_secrets(len(texts), length)
+    else:
+        secrets = [from_hex(secret, length)] * len(texts)
+    return [
+        Order(text, bits, seed + i, account)
+        for i, (text, bits) in enumerate(zip(texts, secrets, strict=True))
+    ]
+
+
+def read_scheme(key_file: Path, length: int) -> Any:
+    """The payload scheme under the hex key in a file."""
+    from diffmark.payload import PayloadScheme
+
+    text = key_file.read_text().strip()
+    try:
+        return PayloadScheme(bytes.fromhex(text), length)
+    except ValueError as error:
+        raise ValueError(
+            f"{key_file} holds no payload key (64 hex digits, see diffmark secret key): {error}"
+        ) from error

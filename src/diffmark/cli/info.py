@@ -1,0 +1,60 @@
+"""`diffmark info`: versions, devices, codecs."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+
+PACKAGES = ("torch", "diffusers", "transformers", "accelerate", "safetensors", "numpy", "pillow")
+
+
+def info(
+    codec: Annotated[str | None, typer.Argument(help="A codec's name, folder, or hub id.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show versions, devices and bundled codecs, or what is known of one codec."""
+    values = describe_codec(codec) if codec else describe_installation()
+    if as_json:
+        typer.echo(json.dumps(values, indent=2))
+        return
+    for name, value in values.items():
+        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        typer.echo(f"{name:12} {', '.join(map(str, text)) if isinstance(text, list) else text}")
+
+
+def describe_installation() -> dict[str, Any]:
+    from diffmark import __version__
+    from diffmark.codec import bundled_codecs
+    from diffmark.pipelines import default_device
+
+    versions = {name: metadata.version(name) for name in PACKAGES}
+    return {
+        "diffmark": __version__,
+        "python": platform.python_version(),
+        "device": default_device(),
+        "codecs": bundled_codecs() or ["none bundled"],
+        **versions,
+    }
+
+
+def describe_codec(source: str) -> dict[str, Any]:
+    from diffmark.codec import Codec
+
+    codec = Codec.from_pretrained(source)
+    calibration = codec.calibration
+    parameters = {
+        name: sum(p.numel() for p in part.parameters())
+        for name, part in (("encoder", codec.encoder), ("decoder", codec.decoder))
+    }
+    return {
+        "codec": source,
+        **codec.config.to_dict(),
+        "parameters": parameters,
+        "negatives": calibration.negatives if calibration else "not calibrated",
+        "measured": calibration.measured if calibration else {},
+        "provenance": codec.provenance,
+    }

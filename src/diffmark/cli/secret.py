@@ -1,0 +1,53 @@
+"""`diffmark secret`: make and read secrets and payload keys."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Make secrets and payload keys, and show what a secret is.", no_args_is_help=True)
+
+
+@app.command()
+def new(
+    length: Annotated[int, typer.Option(min=1, help="Bits.")] = 64,
+    count: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
+) -> None:
+    """Print fresh secrets, one hex line each, from the operating system's random source."""
+    from diffmark.secret import random_secrets, to_hex
+
+    for bits in random_secrets(count, length):
+        typer.echo(to_hex(bits))
+
+
+@app.command()
+def show(
+    secret: Annotated[str, typer.Argument(help="Hex digits.")],
+    payload_key: Annotated[
+        Path | None, typer.Option(help="Read the payload under the key in this file.")
+    ] = None,
+) -> None:
+    """Print a secret as bits, number and bytes, and the payload in it."""
+    from diffmark.cli.generate import read_scheme
+    from diffmark.secret import from_hex, to_int
+
+    bits = from_hex(secret, 4 * len(secret))
+    typer.echo(f"length {len(bits)}\nbits   {''.join(map(str, bits))}\nint    {to_int(bits)}")
+    if payload_key:
+        payload = read_scheme(payload_key, len(bits)).decode(2.0 * bits - 1)
+        found = f"account {payload.account}, nonce {payload.nonce}, {payload.errors} bits corrected"
+        typer.echo(f"payload {found if payload.verified else 'does not verify under this key'}")
+
+
+@app.command()
+def key(out: Annotated[Path, typer.Argument(help="File to write; must not exist.")]) -> None:
+    """Write a new payload key to a file that only you can read."""
+    from diffmark.payload import PayloadScheme
+
+    descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(PayloadScheme.new_key().hex() + "\n")
+    typer.echo(f"{out}: keep it secret and keep it safe; without it payloads cannot be read")

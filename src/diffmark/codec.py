@@ -1,0 +1,328 @@
+"""The codec: DeltaEncoder writes a secret as a perturbation of latents, SecretDecoder reads it back.
+
+Both networks are the paper's (appendix on architectures): 295,265 and 2,339,704 parameters at 64 bits and
+4 x 64 x 64 latents. A codec has one native latent size. Latents of any other size or aspect are served by one
+policy, *stretch*: delta is resampled to the latents' size and keeps its standard deviation, and the detector
+resizes the image to the native size before it encodes. A picture that was resized after generation is then
+read like any other, and the detector need not know the original size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from diffmark.calibration import Calibration
+from diffmark.injection import Injection
+from diffmark.secret import SecretLike, as_secrets
+
+FORMAT = "diffmark-codec"
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "codec.safetensors"
+
+
+class CodecError(ValueError):
+    """A codec that cannot be loaded; the message names the file and what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """What it takes to build the two networks, and the latent space they were trained for."""
+
+    length: int = 64  # L, bits of a secret
+    channels: int = 4  # c, latent channels
+    height: int = 64  # h, native latent height
+    width: int = 64  # w, native latent width
+    embed_dim: int = 64  # d_e, width of bit embeddings and spatial basis
+    encoder_widths: Sequence[int] = (32, 16, 8)
+    decoder_widths: Sequence[int] = (16, 32, 64, 128, 256)  # one stride-2 block each
+    decoder_hidden: Sequence[int] = (1024, 512)
+    family: str | None = None  # the latent space: sd, sdxl, sd3, flux, vista
+    pixels_per_latent: int = 8  # the vae's downsampling factor
+    injection: Injection = field(default_factory=Injection)  # the one the codec was trained with
+
+    def __post_init__(self) -> None:
+        for name in ("encoder_widths", "decoder_widths", "decoder_hidden"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        shrink = 2 ** len(self.decoder_widths)
+        if self.height % shrink or self.width % shrink:
+            raise ValueError(
+                f"latents of {self.height}x{self.width} cannot be halved {len(self.decoder_widths)} times; "
+                f"height and width must be multiples of {shrink}, or decoder_widths shorter"
+            )
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Native (height, width) in pixels: what the detector resizes an image to."""
+        return self.height * self.pixels_per_latent, self.width * self.pixels_per_latent
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> CodecConfig:
+        values = dict(values)
+        if "injection" in values:
+            values["injection"] = Injection(**values["injection"])
+        return cls(**values)
+
+
+class DeltaEncoder(nn.Module):
+    """E_phi: secret (B, L) -> delta (B, C, h, w)."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(2 * config.length, config.embed_dim)  # W
+        self.basis = nn.Parameter(torch.randn(config.embed_dim, config.height, config.width))  # B
+        layers: list[nn.Module] = []
+        previous = config.embed_dim
+        for index, width in enumerate(config.encoder_widths):
+            layers += [nn.Conv2d(previous, width, 3, padding=1), nn.SiLU()]
+            if index < len(config.encoder_widths) - 1:  # none after the last: it would fix delta's scale
+                layers.append(nn.BatchNorm2d(width))
+            previous = width
+        self.refine = nn.Sequential(*layers)
+        self.mean = nn.Conv2d(previous, config.channels, 3, padding=1)  # mu
+        self.log_variance = nn.Conv2d(previous, config.channels, 3, padding=1)  # log sigma^2
+        self.alpha = nn.Parameter(torch.tensor(0.1))
+
+    def distribution(self, secrets: Tensor) -> tuple[Tensor, Tensor]:
+        """(mu, log sigma^2) before alpha, each (B, C, h, w)."""
+        rows = 2 * torch.arange(self.config.length, device=secrets.device) + secrets.long()  # 2i + s_i
+        x = self.embedding(rows).sum(dim=1)  # (B, d_e)
+        features = self.refine(x[:, :, None, None] * self.basis)  # (B, d_e, h, w) -> (B, 8, h, w)
+        return self.mean(features), self.log_variance(features)
+
+    def forward(self, secrets: Tensor) -> Tensor:
+        """delta = alpha * (mu + sigma * eps) in training, alpha * mu in inference."""
+        mean, log_variance = self.distribution(secrets)
+        if self.training:
+            mean = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
+        return self.alpha * mean
+
+
+class SecretDecoder(nn.Module):
+    """D_psi: latents (B, C, h, w) -> logits (B, L, 2)."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        previous = config.decoder_widths[0] // 2
+        layers: list[nn.Module] = [nn.Conv2d(config.channels, previous, 3, padding=1), nn.SiLU()]
+        for index, width in enumerate(config.decoder_widths):
+            layers += [nn.Conv2d(previous, width, 4, stride=2, padding=1), nn.SiLU()]
+            if index < len(config.decoder_widths) - 1:
+                layers.append(nn.BatchNorm2d(width))
+            previous = width
+        self.features = nn.Sequential(*layers)
+        shrink = 2 ** len(config.decoder_widths)
+        size = previous * (config.height // shrink) * (config.width // shrink)
+        head: list[nn.Module] = []
+        for hidden in config.decoder_hidden:
+            head += [nn.Linear(size, hidden), nn.SiLU()]
+            size = hidden
+        self.head = nn.Sequential(nn.Flatten(), *head, nn.Linear(size, 2 * config.length))
+
+    def forward(self, latents: Tensor) -> Tensor:
+        return self.head(self.features(latents)).view(-1, self.config.length, 2)
+
+
+class Codec(nn.Module):
+    """The trained pair with its config, calibration and provenance."""
+
+    def __init__(
+        self,
+        config: CodecConfig | None = None,
+        calibration: Calibration | None = None,
+        provenance: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config or CodecConfig()
+        self.encoder = DeltaEncoder(self.config)
+        self.decoder = SecretDecoder(self.config)
+        self.calibration = calibration
+        self.provenance = provenance or {}
+
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.alpha.device
+
+    @torch.no_grad()
+    def delta(self, secrets: SecretLike, size: tuple[int, int] | None = None) -> Tensor:
+        """The perturbation of each secret, (B, C, h, w) at `size` or the native size; no noise, no gradient."""
+        bits = torch.from_numpy(as_secrets(secrets, self.config.length)).to(self.device)
+        training = self.encoder.training
+        try:
+            return stretch(self.encoder.eval()(bits), size or (self.config.height, self.config.width))
+        finally:
+            self.encoder.train(training)
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Logits (B, L, 2) of diffusion-scaled latents (B, C, h, w); other sizes are resampled first."""
+        if latents.ndim != 4 or latents.shape[1] != self.config.channels:
+            raise ValueError(
+                f"this codec reads latents of shape (B, {self.config.channels}, h, w), got {tuple(latents.shape)}"
+            )
+        latents = latents.to(self.device, self.encoder.alpha.dtype)
+        size = (self.config.height, self.config.width)
+        if latents.shape[-2:] != size:
+            latents = F.interpolate(latents, size, mode="bilinear", antialias=True)
+        training = self.decoder.training
+        try:
+            return self.decoder.eval()(latents).float()
+        finally:
+            self.decoder.train(training)
+
+    # --- storage: safetensors and JSON, nothing is ever unpickled ------------------------------------------
+
+    def save_pretrained(self, folder: str | Path, dtype: torch.dtype | None = None) -> Path:
+        """Write config.json and codec.safetensors into `folder`, the weights in `dtype` if given."""
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {
+            name: value.to(dtype) if dtype and value.is_floating_point() else value
+            for name, value in self.state_dict().items()
+        }
+        weights = folder / WEIGHTS_FILE
+        save_file({name: value.contiguous() for name, value in state.items()}, weights)
+        document = {
+            "format": FORMAT,
+            "version": 1,
+            "config": self.config.to_dict(),
+            "calibration": self.calibration.to_dict() if self.calibration else None,
+            "provenance": self.provenance,
+            "sha256": {WEIGHTS_FILE: _sha256(weights)},
+        }
+        (folder / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n")
+        return folder
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path) -> Codec:
+        """Load from a folder, a bundled name (`bundled_codecs()`) or a Hugging Face hub id (`owner/name`)."""
+        folder = find_codec(source)
+        document = _read_config(folder / CONFIG_FILE)
+        weights = folder / WEIGHTS_FILE
+        if not weights.is_file():
+            raise CodecError(f"{weights} is missing: a codec is {CONFIG_FILE} and {WEIGHTS_FILE} together")
+        expected = document.get("sha256", {}).get(WEIGHTS_FILE)
+        if expected != _sha256(weights):
+            raise CodecError(
+                f"{weights} does not have the sha256 that {CONFIG_FILE} states: truncated or altered"
+            )
+        try:
+            calibration = document.get("calibration")
+            codec = cls(
+                CodecConfig.from_dict(document["config"]),
+                Calibration.from_dict(calibration) if calibration else None,
+                document.get("provenance"),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CodecError(f"{folder / CONFIG_FILE} does not describe a codec: {error}") from error
+        codec._load_weights(weights)
+        return codec.eval()
+
+    def _load_weights(self, weights: Path) -> None:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            state = load_file(weights)
+        except SafetensorError as error:
+            raise CodecError(f"{weights} is not a safetensors file: {error}") from error
+        own = self.state_dict()
+        if own.keys() != state.keys():
+            odd = sorted(own.keys() ^ state.keys())
+            raise CodecError(f"{weights} holds other tensors than a codec's, for example {odd[0]!r}")
+        for name, value in own.items():
+            if value.shape != state[name].shape:
+                raise CodecError(
+                    f"{weights}: {name} has shape {tuple(state[name].shape)}, "
+                    f"but {CONFIG_FILE} asks for {tuple(value.shape)}"
+                )
+        self.load_state_dict({name: value.to(own[name].dtype) for name, value in state.items()})
+
+
+def stretch(delta: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resample delta (B, C, h, w) to `size`, each image keeping its standard deviation."""
+    if tuple(delta.shape[-2:]) == tuple(size):
+        return delta
+    resampled = F.interpolate(delta, size, mode="bilinear", antialias=True)
+    deviation = delta.std(dim=(1, 2, 3), keepdim=True)
+    return resampled * (deviation / resampled.std(dim=(1, 2, 3), keepdim=True).clamp_min(1e-12))
+
+
+def bundled_codecs() -> list[str]:
+    """Names that `Codec.from_pretrained` finds inside the package."""
+    root = _bundle()
+    return (
+        sorted(path.name for path in root.iterdir() if (path / CONFIG_FILE).is_file())
+        if root.is_dir()
+        else []
+    )
+
+
+def find_codec(source: str | Path) -> Path:
+    """The local folder of a codec: as given, bundled with the package, or fetched from the hub."""
+    folder = Path(source)
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise CodecError(f"{folder} is a file; a codec is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}")
+    name = str(source)
+    if name in bundled_codecs():
+        return _bundle() / name
+    if name.count("/") == 1 and not name.startswith((".", "/")):
+        return _fetch(name)
+    known = ", ".join(bundled_codecs()) or "none"
+    raise CodecError(
+        f"no codec at {name!r}: it is no folder, no hub id (owner/name), and not bundled ({known})"
+    )
+
+
+def _fetch(repository: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(repository, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, "vae/*"]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise CodecError(
+            f"no local folder {repository!r}, and the hub did not give a codec of that id: {error}"
+        ) from error
+
+
+def _bundle() -> Path:
+    return Path(str(resources.files("diffmark"))) / "codecs"
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise CodecError(f"{path} is missing: a codec is {CONFIG_FILE} and {WEIGHTS_FILE} together")
+    try:
+        document = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CodecError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise CodecError(f"{path} is not a codec's: it does not say format {FORMAT!r}")
+    return document
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

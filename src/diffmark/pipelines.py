@@ -1,0 +1,38 @@
+"""Diffusion pipelines by name: the embedded family, a local folder, or a hub id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def load_pipeline(model: str, device: str | None = None) -> Any:
+    """A diffusers pipeline: an embedded model (`vista`, ...), a folder, or a hub id; half precision on a GPU."""
+    import torch
+    from diffusers import DiffusionPipeline
+
+    device = device or default_device()
+    if is_embedded(model):
+        from diffmark import vista
+
+        return vista.load_pipeline(model).to(device)
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    try:
+        return DiffusionPipeline.from_pretrained(model, torch_dtype=dtype).to(device)
+    except OSError as error:
+        kind = "folder" if Path(model).exists() else "embedded model, folder or reachable hub id"
+        raise FileNotFoundError(f"{model!r} is no {kind} of a diffusers pipeline: {error}") from error
+
+
+def is_embedded(model: str) -> bool:
+    """Whether the name is one of the embedded family's (a folder of the same name comes first)."""
+    return model.startswith("vista") and not Path(model).exists()
+
+
+def default_device() -> str:
+    """cuda, mps or cpu, whichever is there."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

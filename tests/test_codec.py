@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from conftest import tiny_codec
+from safetensors.torch import load_file, save_file
+
+from diffmark.calibration import Calibration
+from diffmark.codec import (
+    Codec,
+    CodecConfig,
+    CodecError,
+    DeltaEncoder,
+    SecretDecoder,
+    bundled_codecs,
+    stretch,
+)
+from diffmark.injection import Injection
+from diffmark.secret import random_secrets
+
+
+def parameters(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_the_paper_counts_295265_and_2339704_parameters():
+    config = CodecConfig()
+    assert (config.length, config.channels, config.height, config.width) == (64, 4, 64, 64)
+    assert parameters(DeltaEncoder(config)) == 295_265
+    assert parameters(SecretDecoder(config)) == 2_339_704
+
+
+@pytest.mark.parametrize("length", [48, 128])
+@pytest.mark.parametrize(("channels", "height", "width"), [(4, 32, 32), (16, 64, 32)])
+def test_other_lengths_channels_and_sizes(length, channels, height, width):
+    codec = Codec(CodecConfig(length=length, channels=channels, height=height, width=width))
+    secrets = random_secrets(2, length)
+    delta = codec.delta(secrets)
+    assert delta.shape == (2, channels, height, width)
+    assert codec.decode(delta).shape == (2, length, 2)
+    assert codec.config.image_size == (8 * height, 8 * width)
+
+
+def test_a_size_that_cannot_be_halved_is_refused():
+    with pytest.raises(ValueError, match="multiples of 32"):
+        CodecConfig(height=40)
+
+
+def test_delta_is_alpha_times_the_mean_and_noisy_only_in_training(secret):
+    codec = tiny_codec()
+    bits = torch.from_numpy(secret[None])
+    mean, log_variance = codec.encoder.distribution(bits)
+    torch.testing.assert_close(codec.delta(secret), codec.encoder.alpha * mean)
+    codec.encoder.train()
+    torch.manual_seed(0)
+    drawn = codec.encoder(bits)
+    mean, log_variance = codec.encoder.distribution(bits)
+    torch.manual_seed(0)
+    eps = torch.randn_like(mean)
+    torch.testing.assert_close(drawn, codec.encoder.alpha * (mean + torch.exp(0.5 * log_variance) * eps))
+    assert torch.equal(codec.delta(secret), codec.delta(secret))
+    assert codec.encoder.training  # delta() leaves the mode as it was
+
+
+def test_the_embedding_is_the_sum_over_bits(secret):
+    """x = sum_i W[2i + s_i], then X_d = x_d * B_d."""
+    encoder = tiny_codec().encoder
+    x = sum(encoder.embedding.weight[2 * i + int(s)] for i, s in enumerate(secret))
+    expected = encoder.mean(encoder.refine((x[:, None, None] * encoder.basis)[None]))
+    torch.testing.assert_close(encoder.distribution(torch.from_numpy(secret[None]))[0], expected)
+
+
+@pytest.mark.parametrize("size", [(8, 16), (24, 24), (4, 6)])
+def test_stretch_keeps_the_standard_deviation(size, secret):
+    delta = tiny_codec().delta(secret)
+    stretched = stretch(delta, size)
+    assert stretched.shape[-2:] == size
+    assert float(stretched.std()) == pytest.approx(float(delta.std()), rel=1e-4)
+    back = stretch(stretched, (8, 8))
+    if min(size) >= 8:
+        correlation = torch.corrcoef(torch.stack([delta.flatten(), back.flatten()]))[0, 1]
+        assert correlation > 0.75
+
+
+def test_decode_takes_latents_of_any_size_and_says_which_shape_it_wants(codec):
+    assert codec.decode(torch.randn(3, 4, 16, 24)).shape == (3, 64, 2)
+    assert codec.decode(torch.randn(1, 4, 8, 8, dtype=torch.float16)).dtype == torch.float32
+    with pytest.raises(ValueError, match=r"\(B, 4, h, w\), got \(1, 16, 8, 8\)"):
+        codec.decode(torch.randn(1, 16, 8, 8))
+
+
+def test_save_and_load(tmp_path, secret):
+    codec = tiny_codec(family="sd", injection=Injection("late", 2.0, 0.3))
+    codec.calibration = Calibration.measure(range(100), {"images": "a hundred"})
+    codec.provenance = {"command": "test"}
+    again = Codec.from_pretrained(codec.save_pretrained(tmp_path / "codec"))
+    assert again.config == codec.config
+    assert again.calibration == codec.calibration
+    assert again.provenance == codec.provenance
+    assert torch.equal(again.delta(secret), codec.delta(secret))
+    half = Codec.from_pretrained(codec.save_pretrained(tmp_path / "half", torch.float16))
+    assert load_file(tmp_path / "half" / "codec.safetensors")["encoder.basis"].dtype == torch.float16
+    torch.testing.assert_close(half.delta(secret), codec.delta(secret), atol=1e-3, rtol=1e-2)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return tiny_codec().save_pretrained(tmp_path / "codec")
+
+
+def rewrite(folder, **changes):
+    document = json.loads((folder / "config.json").read_text())
+    document.update(changes)
+    (folder / "config.json").write_text(json.dumps(document))
+
+
+def resign(folder):
+    import hashlib
+
+    digest = hashlib.sha256((folder / "codec.safetensors").read_bytes()).hexdigest()
+    rewrite(folder, sha256={"codec.safetensors": digest})
+
+
+def test_damaged_codecs_give_clear_errors(saved):
+    weights, config = saved / "codec.safetensors", saved / "config.json"
+    whole, text = weights.read_bytes(), config.read_text()
+
+    def fails(says):
+        with pytest.raises(CodecError, match=says):
+            Codec.from_pretrained(saved)
+        weights.write_bytes(whole)
+        config.write_text(text)
+
+    weights.write_bytes(whole[:-100])
+    fails("truncated or altered")
+    weights.write_bytes(b"\x80\x04not safetensors")
+    resign(saved)
+    fails("is not a safetensors file")
+    save_file({"something": torch.zeros(3)}, weights)
+    resign(saved)
+    fails("other tensors than a codec's")
+    state = load_file(weights)
+    state["encoder.basis"] = state["encoder.basis"][:, :4].contiguous()
+    save_file(state, weights)
+    resign(saved)
+    fails(r"encoder.basis has shape \(16, 4, 8\), but config.json asks for \(16, 8, 8\)")
+    weights.unlink()
+    fails("is missing")
+    config.write_text("{")
+    fails("is not JSON")
+    config.write_text('{"format": "other"}')
+    fails("is not a codec's")
+    rewrite(saved, config={"colour": "red"})
+    fails("does not describe a codec")
+    rewrite(saved, config={"height": 7})
+    fails("does not describe a codec")
+    config.unlink()
+    fails("is missing")
+
+
+def test_where_codecs_are_looked_for(tmp_path, saved, monkeypatch):
+    with pytest.raises(CodecError, match="not bundled"):
+        Codec.from_pretrained("nosuch")
+    with pytest.raises(CodecError, match="is a file"):
+        Codec.from_pretrained(saved / "config.json")
+    import huggingface_hub
+
+    asked = {}
+
+    def snapshot(repository, allow_patterns):
+        asked["repository"], asked["patterns"] = repository, allow_patterns
+        return str(saved)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    assert Codec.from_pretrained("someone/codec").config == tiny_codec().config
+    assert asked["repository"] == "someone/codec"
+    assert "codec.safetensors" in asked["patterns"]
+    monkeypatch.undo()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(CodecError, match="the hub did not give a codec"):
+        Codec.from_pretrained("someone/nothing")
+    assert isinstance(bundled_codecs(), list)
+
+
+def test_calibration_counts_conservatively():
+    calibration = Calibration.measure(range(1000))
+    assert calibration.p_value(-1) == 1.0
+    assert calibration.p_value(2000) == pytest.approx(1e-3, rel=0.01)
+    assert calibration.p_value(950.5) >= 49 / 1001
+    for score in range(0, 1000, 7):  # never below the true share of negatives at least as sure
+        assert calibration.p_value(score) >= (1000 - score) / 1001
+    with pytest.raises(ValueError, match="at least 20"):
+        Calibration.measure([1, 2])

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diffmark.payload import Code, PayloadScheme, rates
+from diffmark.permutation import FF1
+from diffmark.statistics import clopper_pearson
+
+KEY = bytes(range(32))
+SCHEMES = {k: PayloadScheme(KEY, 64, k - 18, 6, 12) for k, _ in rates(64)}
+
+
+def digits(text: str) -> int:
+    return int(text, 36)
+
+
+def test_ff1_gives_the_samples_of_nist():
+    """NIST SP 800-38G, FF1 samples 1, 2, 3 (AES-128) and 7 (AES-256)."""
+    key = bytes.fromhex("2B7E151628AED2A6ABF7158809CF4F3C")
+    assert FF1(key, 10, 10).encrypt(123456789) == 2433477484
+    assert FF1(key, 10, 10, bytes.fromhex("39383736353433323130")).encrypt(123456789) == 6124200773
+    tweak = bytes.fromhex("3737373770717273373737")
+    assert FF1(key, 19, 36, tweak).encrypt(digits("0123456789abcdefghi")) == digits("a9tv40mll9kdu509eum")
+    long_key = key + bytes.fromhex("EF4359D8D580AA4F7F036D6F04FC6A94")
+    assert FF1(long_key, 10, 10).encrypt(123456789) == 6657667009
+
+
+@given(st.binary(min_size=16, max_size=16), st.integers(20, 130), st.data())
+def test_ff1_is_a_permutation(key, bits, data):
+    value = data.draw(st.integers(0, 2**bits - 1))
+    permutation = FF1(key, bits)
+    assert permutation.decrypt(permutation.encrypt(value)) == value
+    assert permutation.encrypt(permutation.decrypt(value)) == value
+
+
+def test_ff1_bad_arguments():
+    with pytest.raises(ValueError, match="16, 24 or 32 bytes, got 5"):
+        FF1(b"short", 45)
+    with pytest.raises(ValueError, match="too few"):
+        FF1(KEY, 10)
+    with pytest.raises(ValueError, match="outside"):
+        FF1(KEY, 45).encrypt(2**45)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(sorted(SCHEMES)), st.data())
+def test_every_pattern_of_up_to_t_errors_is_corrected(dimension, data):
+    scheme = SCHEMES[dimension]
+    account = data.draw(st.integers(0, 2**scheme.account_bits - 1))
+    nonce = data.draw(st.integers(0, 2**scheme.nonce_bits - 1))
+    bits = scheme.encode(account, nonce)
+    wrong = data.draw(st.sets(st.integers(0, 63), max_size=scheme.code.correctable))
+    bits[list(wrong)] ^= 1
+    payload = scheme.decode(2.0 * bits - 1)
+    assert (payload.verified, payload.account, payload.nonce) == (True, account, nonce)
+    assert payload.errors == len(wrong)
+
+
+@pytest.mark.parametrize("length", [48, 100, 128])
+def test_other_lengths(length):
+    dimension, t = rates(length)[2]
+    scheme = PayloadScheme(KEY, length, dimension - 12, 0, 12)
+    bits = scheme.encode(5)
+    assert bits.shape == (length,)
+    bits[:t] ^= 1
+    assert scheme.decode(2.0 * bits - 1).account == 5
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.sampled_from([45, 36, 24]))
+def test_soft_decoding_is_never_worse_than_hard(seed, dimension):
+    scheme, rng = SCHEMES[dimension], np.random.default_rng(seed)
+    account = int(rng.integers(2**scheme.account_bits))
+    bits = scheme.encode(account, 3)
+    margins = 2.0 * bits - 1 + rng.normal(0, 0.75, 64)
+    hard = scheme.code.decode_hard((margins > 0).astype(np.uint8))
+    if hard is not None and np.array_equal(hard, bits):
+        assert scheme.decode(margins).account == account
+
+
+def test_soft_decoding_reads_what_hard_decoding_cannot():
+    scheme, rng = SCHEMES[45], np.random.default_rng(0)
+    hard = soft = 0
+    for account in range(150):
+        bits = scheme.encode(account)
+        margins = 2.0 * bits - 1 + rng.normal(0, 0.65, 64)
+        found = scheme.code.decode_hard((margins > 0).astype(np.uint8))
+        hard += found is not None and np.array_equal(found, bits)
+        soft += scheme.decode(margins).account == account
+    assert soft > hard + 30
+
+
+def test_a_wrong_key_verifies_no_more_often_than_stated():
+    scheme = PayloadScheme(KEY, 64, 30, 9, 6)  # few check bits, so that the rate can be measured
+    bits = [scheme.encode(account) for account in range(40)]
+    hits = trials = 0
+    for other in range(50):
+        stranger = PayloadScheme(bytes([other]) * 32, 64, 30, 9, 6)
+        hits += sum(stranger.decode(2.0 * b - 1).verified for b in bits)
+        trials += len(bits)
+    assert clopper_pearson(hits, trials, 0.999)[0] <= 2 * 2.0**-6  # two candidates are held against the check
+
+
+def test_unmarked_bits_verify_no_more_often_than_the_p_value_says():
+    scheme, rng = PayloadScheme(KEY, 64, 50, 5, 2), np.random.default_rng(0)
+    p_values = [scheme.decode(rng.normal(0, 1, 64)).p_value for _ in range(400)]
+    for level in (0.01, 0.03, 0.1, 0.3):
+        hits = sum(p <= level for p in p_values)
+        assert clopper_pearson(hits, 400, 0.999)[0] <= level
+
+
+def test_images_of_one_account_look_unrelated():
+    """Fresh nonces flip half of the message bits: averaging many secrets of one account leaves nothing."""
+    scheme = PayloadScheme(KEY)
+    secrets = np.stack([scheme.encode(7, nonce) for nonce in range(400)])
+    assert np.abs(secrets.mean(axis=0) - 0.5).max() < 0.12  # 4.8 standard deviations
+    assert len({s.tobytes() for s in secrets}) == 400
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="no code of 46 bits in 64; there are 57"):
+        PayloadScheme(KEY, 64, 20, 14, 12)
+    with pytest.raises(ValueError, match="at least 1 bit"):
+        PayloadScheme(KEY, 64, 45, 0, 0)
+    with pytest.raises(ValueError, match="account 1048576 does not fit in 20 bits"):
+        PayloadScheme(KEY).encode(2**20)
+    with pytest.raises(ValueError, match="nonce"):
+        PayloadScheme(KEY).encode(1, 2**13)
+    with pytest.raises(ValueError, match="margins have shape"):
+        PayloadScheme(KEY).decode([1.0])
+    with pytest.raises(ValueError, match="32 to 256 bits"):
+        rates(16)
+    with pytest.raises(ValueError, match="there are"):
+        Code(64, 64)
+    assert len(PayloadScheme.new_key()) == 32
