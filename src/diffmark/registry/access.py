@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import getpass
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
@@ -72,10 +74,30 @@ class Access:
             "with `diffmark registry grant`"
         )
 
+    @contextmanager
+    def call(self, action: str, reason: str) -> Iterator[Connection]:
+        """A write transaction in which this actor may do `action`. A refusal is written down, too."""
+        try:
+            with self.store.write() as connection:
+                self.require(connection, action)
+                yield connection
+        except NotPermitted as refusal:
+            with self.store.write() as connection:
+                audit.append(connection, self.actor, "", f"refused: {action}", reason, "", str(refusal))
+            raise
+
     def record(self, connection: Connection, action: str, reason: str, query: Any, result: Any) -> None:
-        """Check the role and write the audit entry of one call, inside a write transaction."""
+        """Write the audit entry of one call, inside its transaction: both become durable, or neither."""
         role = self.require(connection, action)
         audit.append(connection, self.actor, role, action, reason, query, result)
+
+    def check(self, action: str, reason: str) -> None:
+        """Refuse, and write the refusal down, before work is done outside a write transaction."""
+        with self.store.read() as connection:
+            allowed = set(ACTIONS[action]) & self.roles(connection)
+        if not allowed:
+            with self.call(action, reason):
+                pass
 
     def grant(self, actor: str, role: str, reason: str = "") -> None:
         """Give a role to somebody; only a holder of the role may."""

@@ -76,7 +76,7 @@ def answer(
         raise ValueError(f"rate is a family-wise error between 0 and 1, got {rate}")
     total = max(int(query.weights.sum()), 1)
     candidates = []
-    for cost, key, distance in zip(hits[0].tolist(), hits[1].tolist(), query.distances(hits[1]).tolist()):
+    for cost, key in zip(hits[0].tolist(), hits[1].tolist(), strict=True):
         p_value = float(query.distribution[cost])
         row = rows[key]
         candidates.append(
@@ -84,7 +84,7 @@ def answer(
                 key=f"{key:016x}",
                 principal=row.principal,
                 status=status(row, moment),
-                distance=distance,
+                distance=(key ^ query.bits).bit_count(),
                 cost=cost,
                 score=1 - cost / total,
                 p_value=p_value,
@@ -92,6 +92,8 @@ def answer(
                 context=row.context,
             )
         )
+    if not candidates:  # nothing within the cost that was asked for
+        return Identification((), Verdict(None, 1.0, rate, 0), keys, not query.hard, path)
     best = candidates[0].family_wise
     significant = sum(rate is None or candidate.family_wise <= rate for candidate in candidates)
     named = candidates[0].principal if rate is None or best <= rate else None

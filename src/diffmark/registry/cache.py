@@ -1,6 +1,6 @@
 """The keys as one memory-mapped array beside the database: a cache, healed from the rows, never the truth.
 
-File: a header of 64 KiB (magic, registry id, number of keys, checksum of each block of 2^20 keys), then the
+File: a header of 64 KiB (magic, cache id, number of keys, checksum of each block of 2^20 keys), then the
 keys in the order of their ids, 8 bytes each. Keys are written first and the header after; whatever a crash
 leaves, a block whose checksum does not fit is read again from the rows. Processes take turns at writing.
 """
@@ -27,7 +27,7 @@ from diffmark.registry.store import Store
 
 MAGIC = b"DMKEYS01"
 HEADER = 1 << 16
-FIXED = struct.Struct("<8s16sQ")  # magic, registry id, number of keys; then the table of checksums
+FIXED = struct.Struct("<8s16sQ")  # magic, cache id, number of keys; then the table of checksums
 BLOCK = 1 << 20  # keys under one checksum
 MOST_BLOCKS = (HEADER - FIXED.size - 4) // 4  # 16,376 blocks: 1.7e10 keys
 
@@ -68,9 +68,9 @@ class KeyCache:
         """Map the file if it is this registry's, and heal what does not fit its checksums."""
         with self._locked() as file:
             found = _read_header(file)
-            if found is None or found[0] != uuid.UUID(self.store.registry_id).bytes:
+            if found is None or found[0] != uuid.UUID(self.store.cache_id).bytes:
                 if os.fstat(file.fileno()).st_size:
-                    self.healed.append("header did not belong to this registry: made anew")
+                    self.healed.append("header was damaged or of another registry: made anew")
                 os.ftruncate(file.fileno(), 0)
                 self._write_header(file, 0, [])
             self._map()
@@ -137,7 +137,7 @@ class KeyCache:
     def _write_header(self, file: BinaryIO, count: int, checksums: list[int]) -> None:
         if len(checksums) > MOST_BLOCKS:
             raise OSError(errno.EFBIG, f"one cache holds {MOST_BLOCKS * BLOCK} keys", str(self.path))
-        fixed = FIXED.pack(MAGIC, uuid.UUID(self.store.registry_id).bytes, count)
+        fixed = FIXED.pack(MAGIC, uuid.UUID(self.store.cache_id).bytes, count)
         header = fixed + np.array(checksums, dtype="<u4").tobytes()
         file.seek(0)
         file.write(header.ljust(HEADER - 4, b"\0"))
@@ -163,18 +163,18 @@ class KeyCache:
 
 
 def _checksum(keys: Keys, so_far: int = 0) -> int:
-    return zlib.crc32(memoryview(keys), so_far)
+    return zlib.crc32(keys.view(np.uint8), so_far)  # type: ignore[arg-type]
 
 
 def _read_header(file: BinaryIO) -> tuple[bytes, int, list[int]] | None:
-    """(registry id, number of keys, checksums), or None if it is not the header of a cache."""
+    """(cache id, number of keys, checksums), or None if it is not the header of a cache."""
     file.seek(0)
     header = file.read(HEADER)
     if len(header) < HEADER or zlib.crc32(header[:-4]) != struct.unpack("<I", header[-4:])[0]:
         return None
-    magic, registry, count = FIXED.unpack(header[: FIXED.size])
+    magic, cache_id, count = FIXED.unpack(header[: FIXED.size])
     if magic != MAGIC:
         return None
     blocks = -(-count // BLOCK)
     table = np.frombuffer(header, dtype="<u4", count=blocks, offset=FIXED.size)
-    return registry, count, [int(checksum) for checksum in table]
+    return cache_id, count, [int(checksum) for checksum in table]

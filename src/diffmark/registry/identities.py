@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import Connection, insert, select, update
 
-from diffmark.registry import schema
+from diffmark.registry import audit, schema
 from diffmark.registry.access import ROLES, Access
 from diffmark.registry.errors import NotPermitted, RegistryError
 
@@ -78,7 +78,7 @@ class Identities:
         """Seal who is behind a principal (operator); replaces what was there."""
         sealed, fingerprint = seal(identity, principal)
         table = schema.identities
-        with self.store.write() as connection:
+        with self.access.call("set identity", reason) as connection:
             known = connection.scalar(select(table.c.principal).where(table.c.principal == principal))
             statement: Any = (
                 insert(table) if known is None else update(table).where(table.c.principal == principal)
@@ -88,9 +88,9 @@ class Identities:
 
     def request(self, principal: str, reason: str) -> int:
         """Ask for approval to resolve a principal (investigator); returns the number to approve."""
-        _check_reason(reason)
         table = schema.requests
-        with self.store.write() as connection:
+        with self.access.call("request", reason) as connection:
+            _check_reason(reason)
             number = len(connection.execute(select(table.c.id)).all()) + 1
             connection.execute(
                 insert(table).values(id=number, principal=principal, actor=self.access.actor, reason=reason)
@@ -100,8 +100,6 @@ class Identities:
 
     def approve(self, number: int, reason: str = "") -> None:
         """Approve somebody else's request, in the role that the registry asks for."""
-        from diffmark.registry import audit
-
         table = schema.requests
         with self.store.write() as connection:
             role = self._approval_role(connection)
@@ -127,7 +125,7 @@ class Identities:
         """From now on resolving needs the approval of another person in this role; "" for none."""
         if role not in ("", *ROLES):
             raise RegistryError(f"role {role!r} is not known: use {', '.join(ROLES)} or an empty one")
-        with self.store.write() as connection:
+        with self.access.call("require approval", reason) as connection:
             self.access.record(connection, "require approval", reason, role, self._approval_role(connection))
             self.store.put_setting(connection, APPROVAL, role)
 
@@ -136,10 +134,9 @@ class Identities:
 
         The audit entry is durable before the name is returned, and also when there is none.
         """
-        _check_reason(reason)
         table = schema.identities
-        with self.store.write() as connection:
-            self.access.require(connection, "resolve")
+        with self.access.call("resolve", reason) as connection:
+            _check_reason(reason)
             if self._approval_role(connection):
                 self._use_approval(connection, principal)
             row = connection.execute(select(table).where(table.c.principal == principal)).first()
@@ -153,7 +150,7 @@ class Identities:
         """Seal everything anew with the first key of the environment; returns how many rows changed."""
         table = schema.identities
         current = next(iter(sealing_keys()))
-        with self.store.write() as connection:
+        with self.access.call("rotate", reason) as connection:
             rows = connection.execute(select(table).where(table.c.sealing_key != current)).all()
             for row in rows:
                 identity = unseal(row.sealed, row.principal, row.sealing_key)

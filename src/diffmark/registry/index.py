@@ -19,7 +19,7 @@ from diffmark.registry.scan import kernels
 
 WIDTHS = (22, 21, 21)
 STARTS = (0, 22, 43)  # first bit of each part, counted from the most significant
-PARTS = tuple(slice(start, start + width) for start, width in zip(STARTS, WIDTHS))
+PARTS = tuple(slice(start, start + width) for start, width in zip(STARTS, WIDTHS, strict=True))
 OPENING = 40.0  # keys that could be scanned in the time that one bucket is opened, in memory
 
 
@@ -48,7 +48,7 @@ class MultiIndex:
         self.count = len(keys)
         self.tables: list[Keys] = []
         self.offsets: list[NDArray[np.uint32]] = []
-        for start, width in zip(STARTS, WIDTHS):
+        for start, width in zip(STARTS, WIDTHS, strict=True):
             table = rotated(keys, start)
             table.sort()
             offsets = np.empty((1 << width) + 1, dtype=np.uint32)
@@ -59,7 +59,9 @@ class MultiIndex:
     @property
     def bytes(self) -> int:
         """Memory held by the index."""
-        return sum(table.nbytes + offsets.nbytes for table, offsets in zip(self.tables, self.offsets))
+        return sum(
+            table.nbytes + offsets.nbytes for table, offsets in zip(self.tables, self.offsets, strict=True)
+        )
 
     def search(
         self, query: Query, top: int, within: int | None = None, budget: float = np.inf
@@ -87,7 +89,7 @@ class MultiIndex:
         filled: int,
     ) -> int:
         """Open all buckets between `seen` and `limits`; keys that an earlier table or look finds are skipped."""
-        for part, (start, width) in enumerate(zip(STARTS, WIDTHS)):
+        for part, (start, width) in enumerate(zip(STARTS, WIDTHS, strict=True)):
             patterns = part_patterns(query.weights[PARTS[part]], seen[part], limits[part])
             if not len(patterns):
                 continue
@@ -113,7 +115,8 @@ class MultiIndex:
 
 
 PART_MASKS = np.array(
-    [((1 << width) - 1) << (LENGTH - start - width) for start, width in zip(STARTS, WIDTHS)], dtype=np.uint64
+    [((1 << width) - 1) << (LENGTH - start - width) for start, width in zip(STARTS, WIDTHS, strict=True)],
+    dtype=np.uint64,
 )
 
 
@@ -155,7 +158,7 @@ def cheapest_reach(counts: list[NDArray[np.float64]], goal: int, keys: int, open
     work = [
         np.concatenate([[0.0], count[np.minimum(np.arange(goal + 1), len(count) - 1)]])
         * (opening + keys / 2**width)
-        for count, width in zip(counts, WIDTHS)
+        for count, width in zip(counts, WIDTHS, strict=True)
     ]
     first, second = np.meshgrid(np.arange(goal + 2), np.arange(goal + 2), indexing="ij")
     third = goal + 1 - first - second  # (c_0 + 1) + (c_1 + 1) + (c_2 + 1) = goal + 1

@@ -2,6 +2,7 @@
 
 A query is (bits, planes, mask, scale): the cost of a key is sum_b 2^b popcount((key ^ bits) & planes[b]), and
 scale * popcount((key ^ bits) & mask) never exceeds it. One popcount a key therefore decides for nearly all keys.
+Tests cover these loops through their results; coverage cannot see into compiled code.
 """
 
 from typing import Any
@@ -77,7 +78,7 @@ def any_within(typing_context: Any, keys: Any, start: Any, bits: Any, mask: Any,
 
 
 @njit([_word(_Words)], cache=True)
-def read_all(keys):  # type: ignore[no-untyped-def]
+def read_all(keys):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Sum of all keys: does nothing but read them, for benchmarks."""
     total = np.uint64(0)
     for start in range(0, keys.size - GROUP + 1, GROUP):
@@ -91,7 +92,7 @@ def read_all(keys):  # type: ignore[no-untyped-def]
 
 
 @njit([_int(_word, _Words)], cache=True)
-def cost_of(difference, planes):  # type: ignore[no-untyped-def]
+def cost_of(difference, planes):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Cost of one difference."""
     cost = np.uint64(0)
     for b in range(planes.size):
@@ -100,7 +101,7 @@ def cost_of(difference, planes):  # type: ignore[no-untyped-def]
 
 
 @njit([_int(_int[::1], _word[::1], _int, _int, _word)], cache=True)
-def insert(costs, found, filled, cost, key):  # type: ignore[no-untyped-def]
+def insert(costs, found, filled, cost, key):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Put (cost, key) into the sorted list of the best; returns how many it holds now."""
     place = filled
     if filled == costs.size:
@@ -117,7 +118,7 @@ def insert(costs, found, filled, cost, key):  # type: ignore[no-untyped-def]
 
 
 @njit([_int(_int[::1], _int, _int)], cache=True)
-def cutoff_of(costs, filled, within):  # type: ignore[no-untyped-def]
+def cutoff_of(costs, filled, within):  # type: ignore[no-untyped-def]  # pragma: no cover
     """The largest cost that may still become an answer."""
     if filled == costs.size:
         return min(within, costs[filled - 1])
@@ -125,7 +126,7 @@ def cutoff_of(costs, filled, within):  # type: ignore[no-untyped-def]
 
 
 @njit([_int(_Words, _int, _int, _word, _Words, _word, _int, _int, _int[::1], _word[::1], _int)], cache=True)
-def scan_few(keys, start, stop, bits, planes, mask, scale, within, costs, found, filled):  # type: ignore[no-untyped-def]
+def scan_few(keys, start, stop, bits, planes, mask, scale, within, costs, found, filled):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Look at keys[start:stop] one by one for one query; returns how many answers there are now."""
     cutoff = cutoff_of(costs, filled, within)
     limit = np.uint64(cutoff // scale)
@@ -156,7 +157,7 @@ def scan_few(keys, start, stop, bits, planes, mask, scale, within, costs, found,
     ],
     cache=True,
 )
-def scan(keys, bits, planes, masks, scales, within, costs, found, filled):  # type: ignore[no-untyped-def]
+def scan(keys, bits, planes, masks, scales, within, costs, found, filled):  # type: ignore[no-untyped-def]  # pragma: no cover
     """The best of all keys for Q queries at once: each chunk of keys is read from memory once for all of them."""
     for first in range(0, keys.size, CHUNK):
         last = min(first + CHUNK, keys.size)
@@ -189,7 +190,7 @@ def scan(keys, bits, planes, masks, scales, within, costs, found, filled):  # ty
 
 
 @njit([types.void(_Words, _int, types.uint32[::1])], cache=True)
-def bucket_offsets(ordered, width, offsets):  # type: ignore[no-untyped-def]
+def bucket_offsets(ordered, width, offsets):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Where the keys with each value of the top `width` bits start in the ordered keys; one more entry: the end."""
     shift = np.uint64(64 - width)
     bucket = 0
@@ -203,7 +204,7 @@ def bucket_offsets(ordered, width, offsets):  # type: ignore[no-untyped-def]
 
 
 @njit([_word(_word, _int)], cache=True)
-def rotate(word, places):  # type: ignore[no-untyped-def]
+def rotate(word, places):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Rotate to the left; `places` in 0 ... 63."""
     return (word << np.uint64(places)) | (word >> np.uint64((64 - places) % 64)) if places else word
 
@@ -217,7 +218,7 @@ def rotate(word, places):  # type: ignore[no-untyped-def]
     ],
     cache=True,
 )  # fmt: skip
-def probe(
+def probe(  # type: ignore[no-untyped-def]  # pragma: no cover
     ordered,
     offsets,
     turn,
@@ -273,7 +274,7 @@ def probe(
     [types.void(_Words, _Offsets, _Words, _Offsets, _Offsets, _int, types.boolean, types.boolean[::1])],
     cache=True,
 )
-def mark_near(others, other_offsets, keys, offsets, positions, least, itself, near):  # type: ignore[no-untyped-def]
+def mark_near(others, other_offsets, keys, offsets, positions, least, itself, near):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Mark near[position] of the `keys` that differ from one of `others` in fewer than `least` bits.
 
     Both are grouped by the same 16 bits; only pairs whose 16 bits differ in at most one place are compared.

@@ -6,52 +6,26 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sqlalchemy import func, select, update
 
-from diffmark import secret
 from diffmark.registry import allocation, answers, audit, schema
 from diffmark.registry import query as queries
 from diffmark.registry.access import Access
 from diffmark.registry.answers import RATE, Identification
 from diffmark.registry.errors import RegistryError
 from diffmark.registry.identities import Identities
-from diffmark.registry.query import LENGTH, Query
+from diffmark.registry.keys import Key, check_principals, key_of
+from diffmark.registry.query import Query
 from diffmark.registry.search import Searcher
 from diffmark.registry.store import Store
 
 Context = Mapping[str, Any]  # model, endpoint, policy, ...
-
-
-@dataclass(slots=True)
-class Key:
-    """One issued key."""
-
-    id: int
-    hex: str
-    principal: str
-    status: str = "live"
-    created: int = 0
-    expires: int | None = None
-    revoked: int | None = None
-    context: str | None = None
-
-    @property
-    def secret(self) -> NDArray[np.uint8]:
-        """The 64 bits to embed, shape (64,)."""
-        return secret.from_hex(self.hex, LENGTH)
-
-    def __int__(self) -> int:
-        return int(self.hex, 16)
-
-    def __str__(self) -> str:
-        return self.hex
 
 
 class Registry:
@@ -120,20 +94,23 @@ class Registry:
         reason: str = "",
     ) -> list[Key]:
         """New keys, one for each principal in order; all of them or none."""
-        _check_principals(principals)
+        check_principals(principals)
         text = None if not context else json.dumps(dict(context), sort_keys=True)
-        with self.store.write() as connection:
-            self.access.require(connection, "issue")
+        with self.access.call("issue", reason) as connection:
             keys = allocation.allocate(self.store, connection, len(principals))
-            contexts = None if text is None else [text] * len(principals)
-            ids = self.store.insert(connection, keys, principals, expires, contexts)
             created = schema.now()
+            columns: dict[str, Any] = {"created": created}
+            if text is not None:
+                columns["context"] = [text] * len(principals)
+            if expires is not None:
+                columns["expires"] = expires
+            ids = self.store.insert(connection, keys, principals, columns)
             asked = [_digest("\n".join(principals).encode()), text, expires]
             self.access.record(connection, "issue", reason, asked, _digest(keys.tobytes()))
         digits = keys.astype(">u8").tobytes().hex()
         return [
             Key(i, digits[16 * n : 16 * n + 16], principal, "live", created, expires, None, text)
-            for n, (i, principal) in enumerate(zip(ids, principals))
+            for n, (i, principal) in enumerate(zip(ids, principals, strict=True))
         ]
 
     def import_keys(
@@ -141,10 +118,12 @@ class Registry:
         keys: ArrayLike,
         principals: Sequence[str] | None = None,
         *,
-        contexts: Sequence[str | None] | None = None,
+        columns: Mapping[str, Sequence[Any]] | None = None,
         reason: str = "",
     ) -> range:
         """Add keys made elsewhere, uint64 (N,); principals default to `key-<id>`. Returns their ids.
+
+        `columns` may give created, expires, revoked and context (JSON text), one entry a key.
 
         A key that is there already is an error and nothing is added. Distances between keys are not checked:
         error probabilities hold if the keys were drawn at random.
@@ -152,14 +131,16 @@ class Registry:
         array = np.ascontiguousarray(keys)
         if array.dtype != np.uint64 or array.ndim != 1 or not len(array):
             raise ValueError(f"keys must be a uint64 array of shape (N,), got {array.dtype} {array.shape}")
-        for name, values in (("principals", principals), ("contexts", contexts)):
+        unknown = set(columns or {}) - {"created", "expires", "revoked", "context"}
+        if unknown:
+            raise ValueError(f"columns may be created, expires, revoked and context, got {sorted(unknown)}")
+        for name, values in {"principals": principals, **(columns or {})}.items():
             if values is not None and len(values) != len(array):
                 raise ValueError(f"{name} must have one entry a key: {len(array)}, got {len(values)}")
         if principals is not None:
-            _check_principals(principals)
-        with self.store.write() as connection:
-            self.access.require(connection, "import")
-            ids = self.store.insert(connection, array, principals, None, contexts)
+            check_principals(principals)
+        with self.access.call("import", reason) as connection:
+            ids = self.store.insert(connection, array, principals, columns)
             names = None if principals is None else _digest("\n".join(principals).encode())
             self.access.record(
                 connection, "import", reason, [_digest(array.tobytes()), names], [ids[0], ids[-1]]
@@ -188,7 +169,7 @@ class Registry:
             statement = statement.where(table.c.key == signed)
         else:
             statement = statement.where(table.c.principal == principal)
-        with self.store.write() as connection:
+        with self.access.call(action, reason) as connection:
             changed = connection.execute(statement).rowcount
             self.access.record(connection, action, reason, [key, principal, moment], changed)
         if not changed:
@@ -203,7 +184,7 @@ class Registry:
         statement = select(table).where(table.c.id > after).order_by(table.c.id).limit(limit)
         if principal is not None:
             statement = statement.where(table.c.principal == principal)
-        with self.store.write() as connection:
+        with self.access.call("list", reason) as connection:
             rows = connection.execute(statement).all()
             self.access.record(connection, "list", reason, [principal, after, limit], len(rows))
         moment = schema.now()
@@ -212,7 +193,7 @@ class Registry:
     def stats(self) -> dict[str, Any]:
         """Counts and sizes."""
         table, moment = schema.keys, schema.now()
-        with self.store.write() as connection:
+        with self.access.call("stats", "") as connection:
             issued = self.store.count(connection)
             revoked = connection.scalar(select(func.count()).where(table.c.revoked.is_not(None)))
             expired = connection.scalar(
@@ -238,7 +219,7 @@ class Registry:
 
         Options as in `identify_many`.
         """
-        return self._answer([queries.from_margins(queries.margins_of(detection))], top, **options)[0]
+        return self.identify_many([detection], top, **options)[0]
 
     def identify_bits(self, bits: Any, top: int = 10, **options: Any) -> Identification:
         """The same from bits alone (int, hex, or 64 bits); hard ranking by Hamming distance."""
@@ -274,8 +255,8 @@ class Registry:
     ) -> list[Identification]:
         if not asked:
             return []
+        self.access.check("identify", reason)
         with self.store.read() as connection:
-            self.access.require(connection, "identify")
             keys = self.store.count(connection)
             if not keys:
                 raise RegistryError(f"{self.store.place} holds no keys: issue or import some first")
@@ -283,10 +264,11 @@ class Registry:
             rows = self.store.rows_of(connection, {key for _, found in hits for key in found.tolist()})
         moment = schema.now()
         results = [
-            answers.answer(query, found, rows, keys, rate, moment, taken) for query, found in zip(asked, hits)
+            answers.answer(query, found, rows, keys, rate, moment, taken)
+            for query, found in zip(asked, hits, strict=True)
         ]
         query_digests = [[f"{query.bits:016x}", query.weights.tolist()] for query in asked]
-        with self.store.write() as connection:  # the trace is durable before anybody sees the answer
+        with self.access.call("identify", reason) as connection:  # durable before anybody sees the answer
             self.access.record(connection, "identify", reason, query_digests, [r.to_dict() for r in results])
         return results
 
@@ -306,43 +288,10 @@ class Registry:
 
     def log(self, last: int = 20) -> list[audit.Entry]:
         """The latest audit entries; looking at them is itself written down."""
-        with self.store.write() as connection:
+        with self.access.call("read log", "") as connection:
             found = audit.entries(connection, last)
             self.access.record(connection, "read log", "", last, len(found))
         return found
-
-
-def key_of(row: Any, moment: int) -> Key:
-    """A row as a Key."""
-    status = answers.status(row, moment)
-    return Key(
-        row.id,
-        f"{row.key % 2**64:016x}",
-        row.principal,
-        status,
-        row.created,
-        row.expires,
-        row.revoked,
-        row.context,
-    )
-
-
-def _check_principals(principals: Sequence[str]) -> None:
-    if not len(principals):
-        raise ValueError("principals must name at least one account")
-    for principal in principals:
-        if (
-            not isinstance(principal, str)
-            or not principal
-            or len(principal) > 200
-            or not principal.isprintable()
-        ):
-            raise ValueError(f"a principal is 1 to 200 printable characters, got {principal!r}")
-        if "@" in principal:
-            raise ValueError(
-                f"principal {principal!r} looks like an address: principals are pseudonyms; keep the "
-                "identity in the sealed table with `diffmark registry identity`"
-            )
 
 
 def _digest(data: bytes) -> str:
@@ -355,4 +304,4 @@ def _cache_path(store: Store) -> Path | None:
         return store.file and store.file.with_name(store.file.name + ".keys")
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffmark"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder / f"{store.registry_id}.keys"
+    return folder / f"{store.cache_id}.keys"

@@ -23,7 +23,7 @@ def search_rows(
 
     def look(seen: Limits, limits: Limits, worst: int) -> Hits:
         nonlocal costs, found
-        for part, (start, width) in enumerate(zip(STARTS, WIDTHS)):
+        for part, (start, width) in enumerate(zip(STARTS, WIDTHS, strict=True)):
             patterns = part_patterns(query.weights[PARTS[part]], seen[part], limits[part])
             shift = np.uint64(LENGTH - start - width)
             values = ((np.uint64(query.bits) & PART_MASKS[part]) >> shift) ^ patterns

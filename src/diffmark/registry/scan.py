@@ -41,7 +41,7 @@ def scan(keys: Keys, queries: Sequence[Query], top: int, within: int | None = No
         return [scan_blocks(blocks_of(keys), query, top, within) for query in queries]
     count, planes = len(queries), max(len(query.planes) for query in queries)
     padded = np.zeros((count, planes), dtype=np.uint64)
-    for row, query in zip(padded, queries):
+    for row, query in zip(padded, queries, strict=True):
         row[: len(query.planes)] = query.planes
     costs = np.zeros((count, top), dtype=np.int64)
     found = np.zeros((count, top), dtype=np.uint64)

@@ -14,6 +14,7 @@ from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, Met
 from diffmark.registry.errors import RegistryError
 from diffmark.registry.index import STARTS, WIDTHS
 
+CACHE_ID = "cache"  # setting: a cache with another id is of other rows; a restored registry gets a new one
 metadata = MetaData()
 _number = BigInteger().with_variant(Integer, "sqlite")  # SQLite's INTEGER has 64 bits and makes the row id
 
@@ -101,7 +102,7 @@ def create_keys(connection: Connection) -> None:
     for definition in key_indexes(connection.dialect.name).values():
         connection.exec_driver_sql(definition)
     settings.create(connection)
-    connection.execute(settings.insert().values(name="registry", value=str(uuid.uuid4())))
+    connection.execute(settings.insert().values(name=CACHE_ID, value=str(uuid.uuid4())))
 
 
 def create_audit(connection: Connection) -> None:

@@ -61,22 +61,20 @@ class Searcher:
         """By the index, and by scan where the index would look at too much to certify its answer."""
         if self.index is None or len(keys) - self.index.count > max(TAIL, self.index.count // 8):
             self.index = MultiIndex(keys)
-        # A batch shares one scan: about a fifth of the work a query.
+        share = (
+            budget if len(queries) < 16 else budget / 5
+        )  # a batch shares one scan: a fifth of the work each
+        certified = [self.index.search(query, top, within, share) for query in queries]
+        missed = [i for i, hits in enumerate(certified) if hits is None]
+        scanned = iter(scan(keys, [queries[i] for i in missed], top, within) if missed else [])
+        tail = keys[self.index.count :]  # issued since the index was built
+        extra = scan(tail, queries, top, within)
         found = [
-            self.index.search(query, top, within, budget / (1 if len(queries) < 16 else 5))
-            for query in queries
+            next(scanned) if hits is None else _merged(hits, more, top)
+            for hits, more in zip(certified, extra, strict=True)
         ]
-        missed = [i for i, hits in enumerate(found) if hits is None]
-        for i, hits in zip(missed, scan(keys, [queries[i] for i in missed], top, within) if missed else []):
-            found[i] = hits
-        tail = keys[self.index.count :]
-        if len(tail):
-            extra = scan(tail, queries, top, within)
-            for i, hits in enumerate(found):
-                if i not in missed and hits is not None:
-                    found[i] = _merged(hits, extra[i], top)
         path = "index" if not missed else "scan" if len(missed) == len(queries) else "index and scan"
-        return [hits for hits in found if hits is not None], path
+        return found, path
 
 
 def _merged(first: Hits, second: Hits, top: int) -> Hits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class Store:
         if missing:
             with self.write() as connection:
                 schema.migrate(connection)
-        self.registry_id = self.setting("registry")
+        self.cache_id = self.setting(schema.CACHE_ID)
 
     @property
     def file(self) -> Path | None:
@@ -112,12 +112,12 @@ class Store:
         connection: Connection,
         keys: Keys,
         principals: Sequence[str] | None,
-        expires: int | None = None,
-        contexts: Sequence[str | None] | None = None,
+        columns: Mapping[str, Sequence[Any] | int] | None = None,
     ) -> range:
-        """Add keys under the next ids; principals are `key-<id>` if None. All or nothing.
+        """Add keys under the next ids, all or nothing; principals are `key-<id>` if None.
 
-        A load that outweighs what is there rebuilds the indexes after it, which is faster than growing them.
+        `columns` gives created, expires, revoked or context: one value for all (a number) or one a key. A load
+        that outweighs what is there rebuilds the indexes after it, which is faster than growing them.
         """
         first = self.count(connection) + 1
         ids = range(first, first + len(keys))
@@ -126,7 +126,8 @@ class Store:
             for name in schema.key_indexes(self.dialect):
                 connection.exec_driver_sql(f"DROP INDEX {name}")
         try:
-            self._load(connection, ids, keys, principals, expires, contexts)
+            given: dict[str, Sequence[Any] | int] = {"created": schema.now(), **(columns or {})}
+            self._load(connection, ids, keys, principals, given)
             if rebuild:
                 for definition in schema.key_indexes(self.dialect).values():
                     connection.exec_driver_sql(definition)
@@ -142,29 +143,28 @@ class Store:
         ids: range,
         keys: Keys,
         principals: Sequence[str] | None,
-        expires: int | None,
-        contexts: Sequence[str | None] | None,
+        columns: dict[str, Sequence[Any] | int],
     ) -> None:
-        constants = f"{schema.now():d}, {'NULL' if expires is None else int(expires)}"
-        rows = _rows(ids, keys, principals, contexts)
-        cursor: Any = connection.connection.cursor()
+        constant = {name: value for name, value in columns.items() if isinstance(value, int)}
+        varying = {name: value for name, value in columns.items() if not isinstance(value, int)}
+        names = ", ".join(["id", "key", "principal", *varying])
+        rows = _rows(ids, keys, principals, list(varying.values()))
         if self.dialect == "sqlite":
-            columns = "id, key, principal, context, created, expires"
-            cursor.executemany(f"INSERT INTO keys ({columns}) VALUES (?, ?, ?, ?, {constants})", rows)
+            marks = ", ".join(["?"] * (3 + len(varying)) + [str(value) for value in constant.values()])
+            cursor = connection.connection.cursor()
+            statement = f"INSERT INTO keys ({', '.join([names, *constant])}) VALUES ({marks})"
+            cursor.executemany(statement, rows)  # type: ignore[arg-type]
             cursor.close()
             return
-        cursor.execute(
-            "CREATE TEMP TABLE loading (id bigint, key bigint, principal text, context text) ON COMMIT DROP"
-        )
-        with cursor.copy("COPY loading FROM STDIN") as copy:
+        for name, value in constant.items():  # COPY takes no constants: defaults for the time of this load
+            connection.exec_driver_sql(f"ALTER TABLE keys ALTER COLUMN {name} SET DEFAULT {value}")
+        cursor = connection.connection.cursor()
+        with cursor.copy(f"COPY keys ({names}) FROM STDIN") as copy:
             for row in rows:
                 copy.write_row(row)
-        connection.exec_driver_sql(
-            "INSERT INTO keys (id, key, principal, context, created, expires) "
-            f"SELECT id, key, principal, context, {constants} FROM loading ORDER BY id"
-        )
-        connection.exec_driver_sql("DROP TABLE loading")
         cursor.close()
+        for name in constant:
+            connection.exec_driver_sql(f"ALTER TABLE keys ALTER COLUMN {name} DROP DEFAULT")
 
     def rows_of(self, connection: Connection, keys: Iterable[int]) -> dict[int, Any]:
         """The rows of these keys (unsigned)."""
@@ -192,19 +192,14 @@ class Store:
 
 
 def _rows(
-    ids: range, keys: Keys, principals: Sequence[str] | None, contexts: Sequence[str | None] | None
-) -> Iterator[tuple[int, int, str, str | None]]:
+    ids: range, keys: Keys, principals: Sequence[str] | None, columns: list[Sequence[Any]]
+) -> Iterator[tuple[Any, ...]]:
     """Rows to be added, made in blocks: a hundred million at once would not fit as Python numbers."""
     for start in range(0, len(keys), LOAD_BLOCK):
-        stop = start + LOAD_BLOCK
-        numbers = keys[start:stop].view(np.int64).tolist()
-        names = [f"key-{i}" for i in ids[start:stop]] if principals is None else principals[start:stop]
-        yield from zip(
-            ids[start:stop],
-            numbers,
-            names,
-            [None] * len(numbers) if contexts is None else contexts[start:stop],
-        )
+        block = slice(start, start + LOAD_BLOCK)
+        names = [f"key-{i}" for i in ids[block]] if principals is None else principals[block]
+        numbers = keys[block].view(np.int64).tolist()
+        yield from zip(ids[block], numbers, names, *(column[block] for column in columns), strict=True)
 
 
 URLS = "use sqlite:///path/to/file.db, postgresql://user@host/database or clickhouse://host/database?rows=URL"
@@ -213,12 +208,14 @@ URLS = "use sqlite:///path/to/file.db, postgresql://user@host/database or clickh
 def _sqlite(url: str) -> Engine:
     memory = make_url(url).database in (None, "", ":memory:")
     arguments: dict[str, Any] = {"isolation_level": None, "timeout": LOCK_TIMEOUT}
+    database = str(make_url(url).database)
     if memory:
         engine = create_engine(
             url, poolclass=StaticPool, connect_args=arguments | {"check_same_thread": False}
         )
     else:
-        Path(str(make_url(url).database)).absolute().parent.mkdir(parents=True, exist_ok=True)
+        if not database.startswith("file:"):
+            Path(database).absolute().parent.mkdir(parents=True, exist_ok=True)
         engine = create_engine(url, connect_args=arguments)
 
     @event.listens_for(engine, "connect")
