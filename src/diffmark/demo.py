@@ -128,7 +128,8 @@ def write_page(out: Path, cases: list[Case], others: int) -> None:
             said = ""
             if name in case.answers:
                 verdict = case.answers[name][1].verdict
-                said = f"<b class={'yes' if verdict else 'no'}>{html.escape(verdict.principal or 'no match')}</b>"
+                named = html.escape(verdict.principal or "no match")
+                said = f"<b class={'yes' if verdict else 'no'}>{named}</b>"
             figures.append(
                 f'<figure><img src="{file}" alt="{name}"><figcaption>{name} {said}</figcaption></figure>'
             )
