@@ -133,8 +133,9 @@ def write_page(out: Path, cases: list[Case], others: int) -> None:
             figures.append(
                 f'<figure><img src="{file}" alt="{name}"><figcaption>{name} {said}</figcaption></figure>'
             )
-        head = f"<h2>{case.account} <code>{case.secret}</code></h2><p>{html.escape(case.prompt)}, {case.psnr:.1f} dB</p>"
-        rows.append(f"<section>{head}<div>{''.join(figures)}</div></section>")
+        head = f"<h2>{case.account} <code>{case.secret}</code></h2>"
+        prompt = f"<p>{html.escape(case.prompt)}, {case.psnr:.1f} dB</p>"
+        rows.append(f"<section>{head}{prompt}<div>{''.join(figures)}</div></section>")
     page = PAGE.replace("{{keys}}", f"{others + len(cases):,}").replace("{{rows}}", "\n".join(rows))
     (out / "index.html").write_text(page)
 
