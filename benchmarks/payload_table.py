@@ -9,7 +9,6 @@ simulated: margins +-1 plus Gaussian noise of the size that gives the bit error 
 from __future__ import annotations
 
 import json
-import platform
 import re
 from pathlib import Path
 
@@ -17,7 +16,6 @@ import numpy as np
 import typer
 from scipy import stats
 
-from diffmark import __version__
 from diffmark.payload import PayloadScheme, rates
 
 ROOT = Path(__file__).parents[1]
@@ -46,14 +44,8 @@ def main(trials: int = 1000, seed: int = 0) -> None:
             rows.append({"payload_bits": dimension - 12, "check_bits": 12, "t": t, "bit_error_rate": error_rate,
                          "read_hard": hard, "read_soft": soft})  # fmt: skip
     config = {"length": 64, "trials": trials, "seed": seed, "key": "zeros"}
-    versions = {"diffmark": __version__, "python": platform.python_version(), "numpy": np.__version__}
     (ROOT / "results").mkdir(exist_ok=True)
-    document = {
-        "command": "python benchmarks/payload_table.py",
-        "config": config,
-        "versions": versions,
-        "rows": rows,
-    }
+    document = {**provenance("python benchmarks/payload_table.py", config), "rows": rows}
     (ROOT / "results" / "payload_table.json").write_text(json.dumps(document, indent=1) + "\n")
     page = ROOT / "docs" / "payloads.md"
     page.write_text(fill(page.read_text(), rows))
