@@ -17,6 +17,7 @@ import typer
 from scipy import stats
 
 from diffmark.payload import PayloadScheme, rates
+from diffmark.provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 ERROR_RATES = (0.01, 0.02, 0.05, 0.08, 0.12)
