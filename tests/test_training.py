@@ -231,7 +231,7 @@ def test_a_run_writes_its_folder(tmp_path, vae):
     ]
     assert json.loads((tmp_path / "config.json").read_text())["codec"]["length"] == 16
     environment = json.loads((tmp_path / "environment.json").read_text())
-    assert {"command", "torch", "git_revision"} <= environment.keys()
+    assert {"command", "versions", "revision"} <= environment.keys()
     assert (tmp_path / "samples" / "00000006.png").is_file()
     assert list((tmp_path / "tensorboard").iterdir())
     assert Codec.from_pretrained(tmp_path / "best").config.length == 16

@@ -2,76 +2,58 @@
 
 Marked images are D(z + delta) of pictures that no training saw, written as PNG and read by the detector; PSNR is
 against D(z), the same image without the mark. Half of the negatives are pictures as they are, half have been
-through the autoencoder. Attacks are Pillow's, in the definitions of the evaluation.
+through the autoencoder. Attacks are those of the evaluation.
 """
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageEnhance, ImageFilter
+from PIL import Image
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from diffmark import statistics, vae
+from diffmark.attacks import distortion
+from diffmark.attacks.base import Distort
 from diffmark.calibration import Calibration, evidence
 from diffmark.chance import Chance
 from diffmark.codec import Codec
 from diffmark.detection import Detector
 from diffmark.images import read_image
 from diffmark.preparation import open_vae
-from diffmark.runs import command, versions
+from diffmark.provenance import provenance
+from diffmark.runs import command
 from diffmark.samples import psnr
 from diffmark.sources import Pictures, open_pictures
 from diffmark.training_config import TrainingConfig
 
-PilAttack = Callable[[Image.Image, np.random.Generator], Image.Image]
 BATCH = 16
 
 
-def _jpeg(quality: int) -> PilAttack:
-    def run(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-        file = io.BytesIO()
-        image.save(file, "JPEG", quality=quality)
-        return Image.open(file).convert("RGB")
-
-    return run
-
-
-def _noise(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    values = np.asarray(image, np.float64) / 255 + rng.normal(0, 0.05, (image.height, image.width, 3))
-    return Image.fromarray(np.rint(values.clip(0, 1) * 255).astype(np.uint8))
-
-
-def _crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    width, height = (round(side * 0.9**0.5) for side in image.size)
-    left, top = (int(rng.integers(limit + 1)) for limit in (image.width - width, image.height - height))
-    return image.resize(image.size, Image.Resampling.BILINEAR, (left, top, left + width, top + height))
-
-
-def _half(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+def _half(image: Image.Image, value: float, rng: np.random.Generator) -> Image.Image:
     return image.resize((image.width // 2, image.height // 2), Image.Resampling.LANCZOS)
 
 
-ATTACKS: dict[str, PilAttack] = {
-    "none": lambda image, rng: image,
-    "jpeg_90": _jpeg(90),
-    "jpeg_50": _jpeg(50),
-    "noise_0.05": _noise,
-    "blur_1": lambda image, rng: image.filter(ImageFilter.GaussianBlur(1)),
-    "blur_2": lambda image, rng: image.filter(ImageFilter.GaussianBlur(2)),
-    "resize_half": _half,
-    "brightness_1.5": lambda image, rng: ImageEnhance.Brightness(image).enhance(1.5),
-    "contrast_1.5": lambda image, rng: ImageEnhance.Contrast(image).enhance(1.5),
-    "rotation_5": lambda image, rng: image.rotate(5),
-    "crop_90": _crop,
+# What is done to a marked image before it is read, and its parameter. All strengths are the evaluation's business.
+ATTACKS: dict[str, tuple[Distort, float]] = {
+    "none": (lambda image, value, rng: image, 0),
+    "jpeg_90": (distortion.jpeg, 90),
+    "jpeg_50": (distortion.jpeg, 50),
+    "noise_0.05": (distortion.noise, 0.05),
+    "blur_1": (distortion.blur, 1),
+    "blur_2": (distortion.blur, 2),
+    "resize_half": (_half, 0.5),
+    "brightness_1.5": (distortion.brightness, 1.5),
+    "contrast_1.5": (distortion.contrast, 1.5),
+    "rotation_5": (distortion.rotation, 5),
+    "resized_crop_0.9": (distortion.resized_crop, 0.9),
 }
 
 
@@ -124,9 +106,9 @@ def _measure_marked(
         with_mark = _files(vae.decode(detector.vae, z + share * codec.delta(secrets)))
         without = _files(vae.decode(detector.vae, z))
         ratios += psnr(_pixels(with_mark, codec), _pixels(without, codec)).tolist()
-        for name, attack in ATTACKS.items():
+        for name, (attack, value) in ATTACKS.items():
             rngs = (np.random.default_rng([seed, index]) for index in batch)
-            attacked = [attack(image, rng) for image, rng in zip(with_mark, rngs, strict=True)]
+            attacked = [attack(image, value, rng) for image, rng in zip(with_mark, rngs, strict=True)]
             logits = detector.logits(_pixels(attacked, codec))
             matches[name] += (logits.argmax(-1) == secrets.numpy()).sum(axis=1).tolist()
             if name == "none":
@@ -178,7 +160,7 @@ def _describe_negatives(margins: np.ndarray, codec: Codec, seed: int) -> dict[st
 
 def write_result(path: str | Path, found: dict[str, Any], config: TrainingConfig, seed: int) -> None:
     """The figures with what made them: command, config, seed, versions, git revision."""
-    document = {"command": command(), "seed": seed, **versions(), "results": found, "config": asdict(config)}
+    document = {**provenance(command(), asdict(config)), "seed": seed, "results": found}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(document, indent=2) + "\n")
 

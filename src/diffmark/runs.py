@@ -13,11 +13,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import platform
 import shutil
-import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +22,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-PACKAGES = ("diffmark", "torch", "diffusers", "transformers", "accelerate", "kornia", "numpy")
+from diffmark.provenance import revision, versions
 
 
 class Run:
@@ -49,7 +46,8 @@ class Run:
             _check_same(json.loads(file.read_text()), config, str(file))
         file.write_text(json.dumps(config, indent=2) + "\n")
         environment = self.folder / "environment.json"
-        environment.write_text(json.dumps({"command": command(), **versions()}, indent=2) + "\n")
+        made_by = {"command": command(), "versions": versions(), "revision": revision()}
+        environment.write_text(json.dumps(made_by, indent=2) + "\n")
 
     def start_log(self, step: int) -> None:
         """Drop lines from after `step`: a resumed run writes them again."""
@@ -118,33 +116,6 @@ class Run:
             torch.load(folder / "shared.pt", weights_only=True, map_location="cpu"),
             torch.load(file, weights_only=True, map_location="cpu"),
         )
-
-
-def versions() -> dict[str, Any]:
-    """Python, packages and git revision, for the record of a run or a result."""
-    found: dict[str, Any] = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    found["git_revision"] = git_revision()
-    return found
-
-
-def git_revision() -> str | None:
-    """The commit of the source tree, with `-dirty` if files were changed; None outside of one."""
-    here = Path(__file__).parent
-    try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True
-        )
-        state = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"], cwd=here, capture_output=True, text=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return commit.stdout.strip() + ("-dirty" if state.stdout.strip() else "")
 
 
 def command() -> str:

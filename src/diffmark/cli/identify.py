@@ -1,0 +1,119 @@
+"""`diffmark identify`: whose key do images carry?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
+
+if TYPE_CHECKING:
+    from diffmark.registry import Identification
+
+
+def identify(
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Images, folders, globs, or .npy/.npz files of logits; - for paths on standard input."
+        ),
+    ] = None,
+    bits: Annotated[
+        list[str] | None,
+        typer.Option(help="Decoded bits as 16 hex digits, instead of an image; may be repeated."),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many candidates to list.")] = 10,
+    rate: Annotated[float, typer.Option(help="Family-wise error that the verdict allows.")] = 1e-6,
+    closed: Annotated[bool, typer.Option(help="Closed set: always name the best candidate.")] = False,
+    together: Annotated[
+        bool, typer.Option(help="All images come from one account: sum their evidence.")
+    ] = False,
+    codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
+    vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
+    registry: Url = None,
+    actor: Actor = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Name the account whose key an image carries, with the probability of being wrong.
+
+    Exit code 0: an account is named for everything asked; 1: for at least one there is no significant match;
+    2: an error. Every call is written to the registry's audit log before its answer is shown.
+    """
+    sources = list(read(images or [], codec, vae))
+    if not sources and not bits:
+        raise ValueError("give an image, a folder, a file of logits, or --bits HEX")
+    options: dict[str, Any] = {"rate": None if closed else rate, "reason": reason}
+    logits = [values for _, values in sources]
+    with opened(registry, actor) as opened_registry:
+        names = list(bits or [])
+        results = [opened_registry.identify_bits(text, top, **options) for text in names]
+        if logits and together:
+            names.append(f"{len(logits)} images together")
+            results.append(opened_registry.identify_together(logits, top, **options))
+        elif logits:
+            names += [name for name, _ in sources]
+            results += opened_registry.identify_many(logits, top, **options)
+    report(names, results, as_json)
+    raise typer.Exit(0 if all(result.verdict for result in results) else 1)
+
+
+def read(names: list[str], codec: str, vae: str | None) -> Iterator[tuple[str, Any]]:
+    """(name, logits (64, 2)) of every image or row of a logits file."""
+    from diffmark.cli.detect import expand
+    from diffmark.cli.progress import track
+
+    paths = list(expand(names, sys.stdin))
+    pictures = [path for path in paths if path.suffix.lower() not in (".npy", ".npz")]
+    for path in paths:
+        if path not in pictures:
+            yield from read_logits(path)
+    if pictures:
+        from diffmark.detection import Detector
+
+        found = Detector.from_pretrained(codec, vae).detect_many(pictures)
+        for detection in track(found, "reading", len(pictures)):
+            yield detection.source, detection.logits
+
+
+def read_logits(path: Path) -> Iterator[tuple[str, Any]]:
+    """Logits of shape (64, 2) or (n, 64, 2): the array of an .npy, or `logits` of an .npz."""
+    import numpy as np
+
+    found = np.load(path, allow_pickle=False)
+    if not isinstance(found, np.ndarray):
+        if "logits" not in found:
+            raise ValueError(f"{path}: needs an array named logits, found {', '.join(found.files) or 'none'}")
+        found = found["logits"]
+    rows = found[None] if found.ndim == 2 else found
+    for number, row in enumerate(rows):
+        yield (str(path) if len(rows) == 1 else f"{path}[{number}]"), row
+
+
+def report(names: list[str], results: list[Identification], as_json: bool) -> None:
+    """For each: the verdict and the candidates."""
+    if as_json:
+        show(
+            [{"source": name, **result.to_dict()} for name, result in zip(names, results, strict=True)], True
+        )
+        return
+    for name, result in zip(names, results, strict=True):
+        typer.echo(f"{name}: {result.verdict}")
+        rows = [
+            {
+                "principal": candidate.principal,
+                "key": candidate.key,
+                "status": candidate.status,
+                "distance": candidate.distance,
+                "score": f"{candidate.score:.3f}",
+                "p": f"{candidate.p_value:.2g}",
+                "family-wise": f"{candidate.family_wise:.2g}",
+            }
+            for candidate in result.candidates
+        ]
+        show(rows, False)
+        typer.echo(f"{result.keys} keys, {'soft' if result.soft else 'hard'} ranking, by {result.path}\n")

@@ -1,0 +1,47 @@
+"""Errors of the registry. Each names what was asked, what was found and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class RegistryError(Exception):
+    """Something is wrong with the registry or with what was asked of it; nothing was changed."""
+
+
+class NotPermitted(RegistryError):  # noqa: N818 - reads better where it is raised
+    """The actor lacks the role, the reason or the approval that the call needs."""
+
+
+_CAUSES = (
+    (("database or disk is full", "no space left"), "the disk is full: free some space and try again"),
+    (("file too large",), "the file may not grow further (size limit): raise the limit and try again"),
+    (
+        ("readonly database", "read-only transaction"),
+        "it is read-only: every call is written to its audit log",
+    ),
+    (("database is locked",), "another process held the write lock too long: try again"),
+    (("malformed", "not a database"), "the file is damaged or not a registry: restore a backup"),
+    (("unable to open",), "the file cannot be opened: does its folder exist, and may it be written?"),
+    (("disk i/o error",), "reading or writing the file failed: check the disk"),
+    (
+        ("connection", "server closed", "terminating", "could not translate", "refused", "does not exist"),
+        "the database cannot be reached or went away: check that it runs and that the URL is right",
+    ),
+)
+
+
+@contextmanager
+def explained(place: str) -> Iterator[None]:
+    """Turn a database driver's error into a RegistryError that says what to do."""
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        yield
+    except DBAPIError as error:
+        cause = str(error.orig).strip()
+        for signs, advice in _CAUSES:
+            if any(sign in cause.lower() for sign in signs):
+                raise RegistryError(f"{place}: {advice} (the database says: {cause})") from error
+        raise RegistryError(f"{place}: the database refused: {cause}") from error

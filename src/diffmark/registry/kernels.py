@@ -1,0 +1,294 @@
+"""Compiled loops over keys: the fast path of every search. Importing this module compiles them, once (cached).
+
+A query is (bits, planes, mask, scale): the cost of a key is sum_b 2^b popcount((key ^ bits) & planes[b]), and
+scale * popcount((key ^ bits) & mask) never exceeds it. One popcount a key therefore decides for nearly all keys.
+Tests cover these loops through their results; coverage cannot see into compiled code.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+GROUP = 64  # keys judged at once: eight vectors of eight
+CHUNK = 4096  # keys that all queries of a batch look at before the next ones are read: 32 KiB
+AHEAD = 512  # keys between what is judged and what is fetched from memory
+
+_Words = types.Array(types.uint64, 1, "C", readonly=True)
+_Offsets = types.Array(types.uint32, 1, "C", readonly=True)
+_Limits = types.Array(types.int64, 1, "C", readonly=True)
+_word, _int = types.uint64, types.int64
+
+
+@intrinsic
+def popcount(typing_context: Any, word: Any) -> Any:
+    """The processor's population count."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Ask for array[index] to be brought into the cache; past the end is harmless."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        flag, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+        function = builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), pointer)
+        builder.call(function, [address, flag(0), flag(3), flag(1)])  # read, keep, data
+
+    return types.void(array, types.intp), generate
+
+
+@intrinsic
+def any_within(typing_context: Any, keys: Any, start: Any, bits: Any, mask: Any, limit: Any) -> Any:
+    """Whether one of the GROUP keys from `start` differs from `bits` in at most `limit` places of `mask`.
+
+    Written as vectors of eight words: LLVM splits them where registers are shorter, but would not itself use
+    the long registers, and this loop is most of a scan.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        word, lane = ir.IntType(64), ir.IntType(32)
+        vector = ir.VectorType(word, 8)
+        empty, zeros = ir.Constant(vector, ir.Undefined), ir.Constant(ir.VectorType(lane, 8), [0] * 8)
+        query, places, most = (
+            builder.shuffle_vector(builder.insert_element(empty, value, lane(0)), empty, zeros)
+            for value in arguments[2:]
+        )
+        count = builder.module.declare_intrinsic("llvm.ctpop.v8i64", (), ir.FunctionType(vector, [vector]))
+        found = None
+        for offset in range(0, GROUP, 8):
+            place = builder.gep(data, [builder.add(arguments[1], word(offset))])
+            eight = builder.load(builder.bitcast(place, vector.as_pointer()), align=8)
+            differing = builder.call(count, [builder.and_(builder.xor(eight, query), places)])
+            passes = builder.icmp_unsigned("<=", differing, most)
+            found = passes if found is None else builder.or_(found, passes)
+        return builder.icmp_unsigned("!=", builder.bitcast(found, ir.IntType(8)), ir.IntType(8)(0))
+
+    return types.boolean(keys, types.intp, types.uint64, types.uint64, types.uint64), generate
+
+
+@njit([_word(_Words)], cache=True)
+def read_all(keys):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Sum of all keys: does nothing but read them, for benchmarks."""
+    total = np.uint64(0)
+    for start in range(0, keys.size - GROUP + 1, GROUP):
+        for i in range(start, start + GROUP, 8):
+            prefetch(keys, i + AHEAD)
+        for i in range(start, start + GROUP):
+            total += keys[i]
+    for i in range(keys.size - keys.size % GROUP, keys.size):
+        total += keys[i]
+    return total
+
+
+@njit([_int(_word, _Words)], cache=True)
+def cost_of(difference, planes):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Cost of one difference."""
+    cost = np.uint64(0)
+    for b in range(planes.size):
+        cost += popcount(difference & planes[b]) << np.uint64(b)
+    return np.int64(cost)
+
+
+@njit([_int(_int[::1], _word[::1], _int, _int, _word)], cache=True)
+def insert(costs, found, filled, cost, key):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Put (cost, key) into the sorted list of the best; returns how many it holds now."""
+    place = filled
+    if filled == costs.size:
+        place = filled - 1
+        if cost > costs[place] or (cost == costs[place] and key >= found[place]):
+            return filled
+    while place > 0 and (costs[place - 1] > cost or (costs[place - 1] == cost and found[place - 1] > key)):
+        costs[place] = costs[place - 1]
+        found[place] = found[place - 1]
+        place -= 1
+    costs[place] = cost
+    found[place] = key
+    return min(filled + 1, costs.size)
+
+
+@njit([_int(_int[::1], _int, _int)], cache=True)
+def cutoff_of(costs, filled, within):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """The largest cost that may still become an answer."""
+    if filled == costs.size:
+        return min(within, costs[filled - 1])
+    return within
+
+
+@njit([_int(_Words, _int, _int, _word, _Words, _word, _int, _int, _int[::1], _word[::1], _int)], cache=True)
+def scan_few(keys, start, stop, bits, planes, mask, scale, within, costs, found, filled):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Look at keys[start:stop] one by one for one query; returns how many answers there are now."""
+    cutoff = cutoff_of(costs, filled, within)
+    limit = np.uint64(cutoff // scale)
+    for i in range(start, stop):
+        difference = keys[i] ^ bits
+        if popcount(difference & mask) <= limit:
+            cost = cost_of(difference, planes)
+            if cost <= cutoff:
+                filled = insert(costs, found, filled, cost, keys[i])
+                cutoff = cutoff_of(costs, filled, within)
+                limit = np.uint64(cutoff // scale)
+    return filled
+
+
+@njit(
+    [
+        types.void(
+            _Words,
+            _Words,
+            types.Array(types.uint64, 2, "C", readonly=True),
+            _Words,
+            _Limits,
+            _int,
+            _int[:, ::1],
+            _word[:, ::1],
+            _int[::1],
+        )
+    ],
+    cache=True,
+)
+def scan(keys, bits, planes, masks, scales, within, costs, found, filled):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """The best of all keys for Q queries at once: each chunk of keys is read from memory once for all of them."""
+    for first in range(0, keys.size, CHUNK):
+        last = min(first + CHUNK, keys.size)
+        whole = last - (last - first) % GROUP
+        for q in range(bits.size):
+            limit = np.uint64(cutoff_of(costs[q], filled[q], within) // scales[q])
+            for start in range(first, whole, GROUP):
+                if q == 0:
+                    for i in range(start, start + GROUP, 8):
+                        prefetch(keys, i + AHEAD)
+                if any_within(keys, start, bits[q], masks[q], limit):
+                    filled[q] = scan_few(
+                        keys, start, start + GROUP, bits[q], planes[q], masks[q], scales[q], within,
+                        costs[q], found[q], filled[q],
+                    )  # fmt: skip
+                    limit = np.uint64(cutoff_of(costs[q], filled[q], within) // scales[q])
+            filled[q] = scan_few(
+                keys,
+                whole,
+                last,
+                bits[q],
+                planes[q],
+                masks[q],
+                scales[q],
+                within,
+                costs[q],
+                found[q],
+                filled[q],
+            )
+
+
+@njit([types.void(_Words, _int, types.uint32[::1])], cache=True)
+def bucket_offsets(ordered, width, offsets):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Where the keys with each value of the top `width` bits start in the ordered keys; one more entry: the end."""
+    shift = np.uint64(64 - width)
+    bucket = 0
+    for i in range(ordered.size):
+        while bucket <= np.int64(ordered[i] >> shift):
+            offsets[bucket] = i
+            bucket += 1
+    while bucket < offsets.size:
+        offsets[bucket] = ordered.size
+        bucket += 1
+
+
+@njit([_word(_word, _int)], cache=True)
+def rotate(word, places):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Rotate to the left; `places` in 0 ... 63."""
+    return (word << np.uint64(places)) | (word >> np.uint64((64 - places) % 64)) if places else word
+
+
+@njit(
+    [
+        _int(
+            _Words, _Offsets, _int, _int, _Words, _word, _Words, _word, _int, _int, _Words, _Limits,
+            _int[::1], _word[::1], _int,
+        )
+    ],
+    cache=True,
+)  # fmt: skip
+def probe(  # type: ignore[no-untyped-def]  # pragma: no cover
+    ordered,
+    offsets,
+    turn,
+    width,
+    patterns,
+    bits,
+    planes,
+    mask,
+    scale,
+    within,
+    others,
+    seen,
+    costs,
+    found,
+    filled,
+):
+    """Look into the buckets `pattern` away from the query's in one table of the index; everything is rotated.
+
+    `others` and `seen`: masks of the other parts and the part cost up to which a look there finds, or has found,
+    the key: such keys are left to that look, so that none is counted twice.
+    """
+    shift = np.uint64(64 - width)
+    own = bits >> shift
+    cutoff = cutoff_of(costs, filled, within)
+    limit = np.uint64(cutoff // scale)
+    for j in range(patterns.size):
+        if j + 16 < patterns.size:
+            prefetch(offsets, np.int64(own ^ patterns[j + 16]))
+        if j + 8 < patterns.size:
+            ahead = np.int64(offsets[np.int64(own ^ patterns[j + 8])])
+            for i in range(ahead, ahead + 48, 8):
+                prefetch(ordered, i)
+        bucket = np.int64(own ^ patterns[j])
+        for i in range(np.int64(offsets[bucket]), np.int64(offsets[bucket + 1])):
+            difference = ordered[i] ^ bits
+            if popcount(difference & mask) > limit:
+                continue
+            cost = cost_of(difference, planes)
+            if cost > cutoff:
+                continue
+            fresh = True
+            for part in range(others.size):
+                difference_there = difference & others[part]
+                fresh = fresh and cost_of(difference_there, planes) > seen[part]
+            if fresh:
+                filled = insert(costs, found, filled, cost, rotate(ordered[i], (64 - turn) % 64))
+                cutoff = cutoff_of(costs, filled, within)
+                limit = np.uint64(cutoff // scale)
+    return filled
+
+
+@njit(
+    [types.void(_Words, _Offsets, _Words, _Offsets, _Offsets, _int, types.boolean, types.boolean[::1])],
+    cache=True,
+)
+def mark_near(others, other_offsets, keys, offsets, positions, least, itself, near):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Mark near[position] of the `keys` that differ from one of `others` in fewer than `least` bits.
+
+    Both are grouped by the same 16 bits; only pairs whose 16 bits differ in at most one place are compared.
+    `itself`: both are the same keys, of which each pair is compared once and both are marked.
+    """
+    for value in range(offsets.size - 1):
+        for flip in range(17):
+            bucket = value if flip == 16 else value ^ (1 << flip)
+            if itself and bucket < value:
+                continue
+            for i in range(np.int64(other_offsets[value]), np.int64(other_offsets[value + 1])):
+                start = i + 1 if itself and bucket == value else np.int64(offsets[bucket])
+                for j in range(start, np.int64(offsets[bucket + 1])):
+                    if np.int64(popcount(others[i] ^ keys[j])) < least:
+                        near[np.int64(positions[j])] = True
+                        if itself:
+                            near[np.int64(positions[i])] = True

@@ -1,0 +1,72 @@
+"""One issued key as users see it, and what a principal may be called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffmark import secret
+from diffmark.registry.answers import status as status_of
+from diffmark.registry.query import LENGTH
+
+
+@dataclass(slots=True)
+class Key:
+    """One issued key."""
+
+    id: int
+    hex: str
+    principal: str
+    status: str = "live"
+    created: int = 0
+    expires: int | None = None
+    revoked: int | None = None
+    context: str | None = None
+
+    @property
+    def secret(self) -> NDArray[np.uint8]:
+        """The 64 bits to embed, shape (64,)."""
+        return secret.from_hex(self.hex, LENGTH)
+
+    def __int__(self) -> int:
+        return int(self.hex, 16)
+
+    def __str__(self) -> str:
+        return self.hex
+
+
+def key_of(row: Any, moment: int) -> Key:
+    """A row as a Key."""
+    return Key(
+        row.id,
+        f"{row.key % 2**64:016x}",
+        row.principal,
+        status_of(row, moment),
+        row.created,
+        row.expires,
+        row.revoked,
+        row.context,
+    )
+
+
+def check_principals(principals: Sequence[str]) -> None:
+    """Pseudonyms only: refuses what is empty, endless, unprintable or plainly an address."""
+    if not len(principals):
+        raise ValueError("principals must name at least one account")
+    for principal in principals:
+        if (
+            not isinstance(principal, str)
+            or not principal
+            or len(principal) > 200
+            or not principal.isprintable()
+        ):
+            raise ValueError(f"a principal is 1 to 200 printable characters, got {principal!r}")
+        if "@" in principal:
+            raise ValueError(
+                f"principal {principal!r} looks like an address: principals are pseudonyms; keep the "
+                "identity in the sealed table with `diffmark registry identity`"
+            )
