@@ -6,7 +6,7 @@ EXTRAS := dev,heif,registry,postgres,train,eval
 .PHONY: demo test test-slow lint docs clean
 .DELETE_ON_ERROR:
 
-# torch comes first and alone: packages that depend on it would otherwise pull the CUDA build.
+# torch comes first and alone: the packages that depend on it then keep the build that is there.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
