@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +36,15 @@ class Store:
             raise RegistryError(f"registry URL {url!r} names {self.dialect!r}: {URLS}")
         self.place = self.url.render_as_string(hide_password=True)
         self.engine = _sqlite(url) if self.dialect == "sqlite" else _postgresql(self.url)
-        with self.read() as connection:
-            missing = schema.pending(connection)
-        if missing:
-            with self.write() as connection:
-                schema.migrate(connection)
+        try:
+            with self.read() as connection:
+                missing = schema.pending(connection)
+            if missing:
+                with self.write() as connection:
+                    schema.migrate(connection)
+        except BaseException:
+            self.close()
+            raise
         self.cache_id = self.setting(schema.CACHE_ID)
 
     @property
@@ -53,19 +56,22 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A consistent view of the rows."""
-        with explained(self.place), self.engine.connect() as connection, connection.begin():
+        with self._explained(), self.engine.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that keeps out all other writers, of any process; durable when it ends."""
-        with explained(self.place), self.engine.connect() as connection:
+        with self._explained(), self.engine.connect() as connection:
             connection = connection.execution_options(writing=True)
             with connection.begin():
                 if self.dialect == "postgresql":
                     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}s'")
                     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
                 yield connection
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(self.place, self.engine.dialect.dbapi.Error)  # type: ignore[union-attr]
 
     def close(self) -> None:
         """Give back the connections."""
@@ -131,7 +137,7 @@ class Store:
             if rebuild:
                 for definition in schema.key_indexes(self.dialect).values():
                     connection.exec_driver_sql(definition)
-        except (IntegrityError, sqlite3.IntegrityError) as error:
+        except (IntegrityError, self.engine.dialect.dbapi.IntegrityError) as error:  # type: ignore[union-attr]
             raise RegistryError(
                 f"{self.place}: one of the keys was issued before; nothing was added"
             ) from error
@@ -145,26 +151,22 @@ class Store:
         principals: Sequence[str] | None,
         columns: dict[str, Sequence[Any] | int],
     ) -> None:
-        constant = {name: value for name, value in columns.items() if isinstance(value, int)}
-        varying = {name: value for name, value in columns.items() if not isinstance(value, int)}
-        names = ", ".join(["id", "key", "principal", *varying])
-        rows = _rows(ids, keys, principals, list(varying.values()))
         if self.dialect == "sqlite":
+            constant = {name: value for name, value in columns.items() if isinstance(value, int)}
+            varying = {name: value for name, value in columns.items() if not isinstance(value, int)}
+            names = ", ".join(["id", "key", "principal", *varying, *constant])
             marks = ", ".join(["?"] * (3 + len(varying)) + [str(value) for value in constant.values()])
             cursor = connection.connection.cursor()
-            statement = f"INSERT INTO keys ({', '.join([names, *constant])}) VALUES ({marks})"
-            cursor.executemany(statement, rows)  # type: ignore[arg-type]
+            rows = _rows(ids, keys, principals, list(varying.values()))
+            cursor.executemany(f"INSERT INTO keys ({names}) VALUES ({marks})", rows)  # type: ignore[arg-type]
             cursor.close()
             return
-        for name, value in constant.items():  # COPY takes no constants: defaults for the time of this load
-            connection.exec_driver_sql(f"ALTER TABLE keys ALTER COLUMN {name} SET DEFAULT {value}")
+        every = [[value] * len(keys) if isinstance(value, int) else value for value in columns.values()]
         cursor = connection.connection.cursor()
-        with cursor.copy(f"COPY keys ({names}) FROM STDIN") as copy:
-            for row in rows:
+        with cursor.copy(f"COPY keys ({', '.join(['id', 'key', 'principal', *columns])}) FROM STDIN") as copy:
+            for row in _rows(ids, keys, principals, every):
                 copy.write_row(row)
         cursor.close()
-        for name in constant:
-            connection.exec_driver_sql(f"ALTER TABLE keys ALTER COLUMN {name} DROP DEFAULT")
 
     def rows_of(self, connection: Connection, keys: Iterable[int]) -> dict[int, Any]:
         """The rows of these keys (unsigned)."""
