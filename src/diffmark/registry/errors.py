@@ -21,7 +21,7 @@ _CAUSES = (
         ("readonly database", "read-only transaction"),
         "it is read-only: every call is written to its audit log",
     ),
-    (("database is locked",), "another process held the write lock too long: try again"),
+    (("database is locked", "lock timeout"), "another process held the write lock too long: try again"),
     (("malformed", "not a database"), "the file is damaged or not a registry: restore a backup"),
     (("unable to open",), "the file cannot be opened: does its folder exist, and may it be written?"),
     (("disk i/o error",), "reading or writing the file failed: check the disk"),

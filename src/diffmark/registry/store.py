@@ -39,6 +39,7 @@ class Store:
         try:
             with self.read() as connection:
                 missing = schema.pending(connection)
+            self.inode = None if self.file is None else _identity(self.file)
             if missing:
                 with self.write() as connection:
                     schema.migrate(connection)
@@ -51,7 +52,8 @@ class Store:
     def file(self) -> Path | None:
         """The database file of SQLite; None in memory and on PostgreSQL."""
         name = self.url.database
-        return Path(name) if self.dialect == "sqlite" and name and name != ":memory:" else None
+        named = self.dialect == "sqlite" and name and name != ":memory:" and not name.startswith("file:")
+        return Path(str(name)) if named else None
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -62,13 +64,19 @@ class Store:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that keeps out all other writers, of any process; durable when it ends."""
+        self._check_file()
         with self._explained(), self.engine.connect() as connection:
             connection = connection.execution_options(writing=True)
             with connection.begin():
                 if self.dialect == "postgresql":
-                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}s'")
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(1000 * LOCK_TIMEOUT)}")
                     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
                 yield connection
+
+    def _check_file(self) -> None:
+        """A file removed or replaced under an open connection would swallow what is written to it."""
+        if self.file is not None and _identity(self.file) != self.inode:
+            raise RegistryError(f"{self.place}: the file was removed or replaced while it was open: open it again")
 
     def _explained(self) -> AbstractContextManager[None]:
         return explained(self.place, self.engine.dialect.dbapi.Error)  # type: ignore[union-attr]
@@ -202,6 +210,14 @@ def _rows(
         names = [f"key-{i}" for i in ids[block]] if principals is None else principals[block]
         numbers = keys[block].view(np.int64).tolist()
         yield from zip(ids[block], numbers, names, *(column[block] for column in columns), strict=True)
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 URLS = "use sqlite:///path/to/file.db, postgresql://user@host/database or clickhouse://host/database?rows=URL"
