@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL for tests: installed if it is missing and we may, run as an unprivileged user on a socket.
+"""A throw-away PostgreSQL for tests: installed if it is missing and we may, run unprivileged on a socket.
 
 Where it cannot be had, tests that need it fail in CI and are skipped, with the reason, elsewhere.
 """
@@ -57,7 +57,9 @@ def new_postgres(postgres_server: Path) -> Callable[[], str]:
 
     def make() -> str:
         name = f"test{next(_numbers)}"
-        with psycopg.connect(host=str(postgres_server), user="tester", dbname="postgres", autocommit=True) as connection:
+        with psycopg.connect(
+            host=str(postgres_server), user="tester", dbname="postgres", autocommit=True
+        ) as connection:
             connection.execute(f"CREATE DATABASE {name}")
         return f"postgresql://tester@/{name}?host={postgres_server}"
 
@@ -84,8 +86,13 @@ def install() -> Path | str:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         return "it is not installed, and installing it needs root and apt-get"
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"]):
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for command in (
+        ["apt-get", "update", "-qq"],
+        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"],
+    ):
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         if done.returncode != 0:
             return f"{' '.join(command)} failed: {done.stdout[-500:]}"
     return find_programs() or "apt-get installed it, but initdb is not where Debian puts it"

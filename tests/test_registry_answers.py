@@ -31,7 +31,7 @@ def logits_of(key: int, errors: list[int] = [], size: float = 4.0, noise: float 
 
 
 def key_of(registry: Registry, number: int) -> int:
-    return int(registry.keys(after=number - 1, limit=1)[0])
+    return int(registry.list_keys(after=number - 1, limit=1)[0])
 
 
 def test_a_candidate_carries_exact_probabilities(registry: Registry) -> None:

@@ -55,7 +55,9 @@ def test_no_match_is_exit_code_1() -> None:
 
 def test_identify_from_files_of_logits(tmp_path: Path) -> None:
     hexes = issued("a", "b", "c")
-    signs = np.array([[1.0 if int(key, 16) >> (63 - place) & 1 else -1.0 for place in range(64)] for key in hexes])
+    signs = np.array(
+        [[1.0 if int(key, 16) >> (63 - place) & 1 else -1.0 for place in range(64)] for key in hexes]
+    )
     logits = np.stack([-signs, signs], axis=-1)
     np.save(tmp_path / "one.npy", logits[0])
     np.savez(tmp_path / "all.npz", logits=logits)
@@ -81,7 +83,9 @@ def test_identify_reads_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         def detect_many(self, paths: list[Path]) -> Any:
             for path in paths:
                 logits = np.stack([-signs, signs], axis=-1).astype(np.float32)
-                yield detection.Detection(str(path), (signs > 0).astype(np.uint8), logits, "undecided", "none", None, 1e-3)
+                yield detection.Detection(
+                    str(path), (signs > 0).astype(np.uint8), logits, "undecided", "none", None, 1e-3
+                )
 
     monkeypatch.setattr(detection.Detector, "from_pretrained", lambda codec, vae: Reader())
     for name in ("x.png", "y.jpg", "notes.txt"):
@@ -156,7 +160,9 @@ def test_governance_by_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("registry", "resolve", "user-1", "--reason", "case 2") == "Una Example\n"
     assert "no longer holds" in run("registry", "grant", "bob", "auditor", "--withdraw")
     assert run("registry", "rotate") == "sealed 0 anew\n"
-    assert "may not resolve" in run("registry", "resolve", "user-1", "--reason", "x", "--actor", "eve", code=2)
+    assert "may not resolve" in run(
+        "registry", "resolve", "user-1", "--reason", "x", "--actor", "eve", code=2
+    )
 
 
 def test_times() -> None:

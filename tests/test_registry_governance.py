@@ -51,7 +51,7 @@ def test_each_role_does_its_own_and_nothing_else(url: str, tmp_path: Path) -> No
         "import": lambda r: r.import_keys(np.array([5], np.uint64)),
         "revoke": lambda r: r.revoke(principal="user-1"),
         "expire": lambda r: r.expire(5, principal="user-1"),
-        "list": lambda r: r.keys(),
+        "list": lambda r: r.list_keys(),
         "export": lambda r: export_keys(r, tmp_path / "keys.csv"),
         "backup": lambda r: backup(r, tmp_path / "backup"),
         "set identity": lambda r: r.identities.set("user-1", "Someone Else"),
@@ -153,8 +153,10 @@ def test_identities_are_sealed_and_keys_rotate(url: str, monkeypatch: pytest.Mon
         assert registry.identities.resolve("user-0", "case") == "Name 0 again"
         with registry.store.write() as connection:  # a row swapped for another's does not open
             connection.execute(
-                text("UPDATE identities SET sealed = (SELECT sealed FROM identities WHERE principal = 'user-2')"
-                     " WHERE principal = 'user-1'")
+                text(
+                    "UPDATE identities SET sealed = (SELECT sealed FROM identities WHERE principal = 'user-2')"
+                    " WHERE principal = 'user-1'"
+                )
             )
         with pytest.raises(RegistryError, match="'user-1' was changed"):
             registry.identities.resolve("user-1", "case")
@@ -175,7 +177,7 @@ def test_every_call_leaves_an_entry(url: str, tmp_path: Path) -> None:
         registry.identify_together(np.zeros((2, 64, 2)))
         registry.revoke(principal="a")
         registry.expire(5, principal="key-2")
-        registry.keys()
+        registry.list_keys()
         registry.stats()
         export_keys(registry, tmp_path / "keys.csv")
         registry.identities.set("a", "Ann")
@@ -188,8 +190,8 @@ def test_every_call_leaves_an_entry(url: str, tmp_path: Path) -> None:
         backup(registry, tmp_path / "backup")
         entries = registry.log(100)
     expected = (
-        "create issue import identify identify identify revoke expire list stats export set_identity resolve rotate "
-        "grant withdraw require_approval request backup"
+        "create issue import identify identify identify revoke expire list stats export set_identity resolve "
+        "rotate grant withdraw require_approval request backup"
     )
     assert [entry.action.replace(" ", "_") for entry in entries] == expected.split()
     assert entries[1].reason == "new account"
@@ -238,7 +240,9 @@ def tamper(registry: Registry, *statements: str) -> None:
         (["DELETE FROM keys WHERE id = 2"], "1 of 5 keys were deleted"),
     ],
 )  # fmt: skip
-def test_verify_finds_what_was_edited_removed_or_reordered(url: str, statements: list[str], problem: str) -> None:
+def test_verify_finds_what_was_edited_removed_or_reordered(
+    url: str, statements: list[str], problem: str
+) -> None:
     registry = filled(url)
     anchor = registry.verify().head
     registry.verify(anchor)
@@ -258,7 +262,9 @@ def test_a_whole_forged_chain_lacks_the_noted_head(url: str) -> None:
         for number in range(6):
             audit.append(connection, "mallory", "operator", "issue", "", number, number)
     assert registry.verify().ok
-    assert registry.verify(anchor).problems == (f"the noted entry {anchor} is not in the log: it was rewritten or cut",)
+    assert registry.verify(anchor).problems == (
+        f"the noted entry {anchor} is not in the log: it was rewritten or cut",
+    )
     registry.close()
 
 
@@ -276,7 +282,7 @@ def test_backup_and_restore_between_databases(url: str, tmp_path: Path) -> None:
     path = tmp_path / "backup"
     registry = filled(url)
     registry.identities.set("user-1", "Una")
-    keys = registry.keys()
+    keys = registry.list_keys()
     assert backup(registry, path) == 5
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("backup")) == ["backup"]
     with pytest.raises(FileExistsError, match="never replaces"):
@@ -288,7 +294,7 @@ def test_backup_and_restore_between_databases(url: str, tmp_path: Path) -> None:
     assert path.read_bytes() == content  # restoring does not touch the backup
     with Registry.open(target, actor="ann") as restored:
         assert restored.verify().ok
-        assert restored.keys() == keys
+        assert restored.list_keys() == keys
         assert restored.identities.resolve("user-1", "case") == "Una"
         assert ("rita", "restore") in actions(restored)
         assert restored.identify_bits(int(keys[2])).verdict.principal == "user-2"

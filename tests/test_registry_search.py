@@ -59,7 +59,9 @@ def pairs(hits: tuple[np.ndarray, np.ndarray]) -> list[tuple[int, int]]:
 
 @SLOW_INPUT
 @given(problems())
-def test_every_path_gives_the_answer_of_brute_force(problem: tuple[np.ndarray, Query, int, int | None]) -> None:
+def test_every_path_gives_the_answer_of_brute_force(
+    problem: tuple[np.ndarray, Query, int, int | None],
+) -> None:
     keys, query, top, within = problem
     expected = brute_force(keys, query, top, within)
     assert pairs(scan.scan(keys, [query], top, within)[0]) == expected
@@ -68,17 +70,18 @@ def test_every_path_gives_the_answer_of_brute_force(problem: tuple[np.ndarray, Q
     assert hits is None or pairs(hits) == expected
     with Registry.open("sqlite://") as registry:
         registry.import_keys(keys)
-        with registry.store.read() as connection:
-            for cache in (True, False):
-                searcher = Searcher(registry.store, cache, index=False)
-                for path in (None, "scan", "numpy", "rows") if cache else (None,):
-                    found, _ = searcher.search(connection, [query, query], top, within, path)
-                    assert [pairs(hits) for hits in found] == [expected, expected], path
+        for cache in (True, False):
+            searcher = Searcher(registry.store, cache, index=False)
+            for path in (None, "scan", "numpy", "rows") if cache else (None,):
+                found, _ = searcher.search([query, query], top, within, path)
+                assert [pairs(hits) for hits in found] == [expected, expected], path
 
 
 @SLOW_INPUT
 @given(problems(), st.integers(1, 4))
-def test_batches_answer_each_query_as_if_alone(problem: tuple[np.ndarray, Query, int, int | None], count: int) -> None:
+def test_batches_answer_each_query_as_if_alone(
+    problem: tuple[np.ndarray, Query, int, int | None], count: int
+) -> None:
     keys, query, top, within = problem
     asked = [query] + [queries.from_bits(int(key)) for key in keys[:count]]
     together = scan.scan(keys, asked, top, within)
@@ -115,8 +118,7 @@ def test_rows_are_searched_through_their_indexes(url: str) -> None:
             for weights in (np.ones(64, np.int64), soft_weights(rng.standard_normal(64))):
                 query = Query(bits, weights)
                 for top, within in ((1, None), (3, 20), (10, None)):
-                    with registry.store.read() as connection:
-                        (hits,), path = registry.searcher.search(connection, [query], top, within)
+                    (hits,), path = registry.searcher.search([query], top, within)
                     paths.add(path)
                     assert pairs(hits) == pairs(scan.scan_blocks([keys], query, top, within))
         assert paths == {"rows (index)", "rows (scan)"}
@@ -155,7 +157,9 @@ def test_the_planner_takes_the_index_for_large_registries(monkeypatch: pytest.Mo
         assert registry.identify_bits(near, top=1).path == "index"
         logits = np.zeros((20, 64, 2))
         logits[:, :, 1] = rng.standard_normal((20, 64))
-        assert registry.identify_many(logits, top=200)[0].path == "scan"  # too much to look at: one scan for all
+        assert (
+            registry.identify_many(logits, top=200)[0].path == "scan"
+        )  # too much to look at: one scan for all
         for bits in (near, far):
             by_index = registry.identify_bits(bits, path="index")
             assert by_index.candidates == registry.identify_bits(bits, path="scan").candidates
@@ -173,7 +177,9 @@ def test_without_numba_numpy_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         registry.import_keys(keys)
         answer = registry.identify_bits(int(keys[3]))
         assert (answer.path, answer.candidates[0].principal) == ("numpy", "key-4")
-        assert pairs(scan.scan(keys, [queries.from_bits(0)], 5)[0]) == brute_force(keys, queries.from_bits(0), 5, None)
+        assert pairs(scan.scan(keys, [queries.from_bits(0)], 5)[0]) == brute_force(
+            keys, queries.from_bits(0), 5, None
+        )
     with pytest.raises(ImportError, match=r"diffmark\[registry\]"):
         MultiIndex(keys)
 
@@ -210,7 +216,9 @@ def test_the_filter_never_exceeds_the_cost(seed: int) -> None:
     query = queries.from_margins(rng.standard_normal(64) ** 3)
     keys = rng.integers(0, 2**64, 50, dtype=np.uint64)
     mask, scale = query.filter
-    assert (scale * queries.popcounts((keys ^ np.uint64(query.bits)) & np.uint64(mask)) <= query.costs(keys)).all()
+    assert (
+        scale * queries.popcounts((keys ^ np.uint64(query.bits)) & np.uint64(mask)) <= query.costs(keys)
+    ).all()
     bits = [(query.bits >> (63 - place)) & 1 for place in range(64)]
     other = [(int(keys[0]) >> (63 - place)) & 1 for place in range(64)]
     assert soft_cost(bits, other, query.weights) == query.costs(keys[:1])[0]

@@ -42,12 +42,12 @@ def test_an_issued_key_is_stored_and_comes_back(url: str) -> None:
         assert len(key.secret) == 64
         assert int(key) == int(str(key), 16)
     with Registry.open(url) as registry:
-        (again,) = registry.keys(principal="user-42")
+        (again,) = registry.list_keys(principal="user-42")
         assert (again.hex, again.principal, again.status) == (key.hex, "user-42", "live")
         assert json.loads(again.context or "") == {"model": "sd", "endpoint": "v1"}
         assert again.expires == 2**55
         assert again.created == key.created
-        assert registry.keys(principal="nobody") == []
+        assert registry.list_keys(principal="nobody") == []
 
 
 @pytest.mark.parametrize("count", [20, 3000])
@@ -70,7 +70,9 @@ def test_draws_too_near_to_a_key_are_repeated(url: str, count: int, monkeypatch:
         near = random_keys(count)
         for place, distance in enumerate((0, 1, 7)):
             flips = RNG.choice(64, distance, replace=False)
-            near[place] = issued[6] ^ np.bitwise_xor.reduce(np.uint64(1) << flips.astype(np.uint64), initial=0)
+            near[place] = issued[6] ^ np.bitwise_xor.reduce(
+                np.uint64(1) << flips.astype(np.uint64), initial=0
+            )
         near[3] = near[4] ^ np.uint64(0b1111111)  # two new keys near to each other
         near[5] = issued[9] ^ np.uint64(0xFF << 30)  # eight bits away: far enough
         with registry.store.read() as connection:
@@ -108,7 +110,7 @@ def test_import_takes_everything_or_nothing(url: str) -> None:
         keys = random_keys(20_000)  # large enough to rebuild the indexes after loading
         assert registry.import_keys(keys) == range(1, 20_001)
         assert registry.import_keys(random_keys(5), ["a", "b", "c", "d", "e"]) == range(20_001, 20_006)
-        assert registry.keys(principal="key-3")[0].hex == f"{keys[2]:016x}"
+        assert registry.list_keys(principal="key-3")[0].hex == f"{keys[2]:016x}"
         with pytest.raises(RegistryError, match="issued before"):
             registry.import_keys(np.concatenate([random_keys(3), keys[:1]]))
         with pytest.raises(RegistryError, match="issued before"):
@@ -149,7 +151,7 @@ def test_revoked_and_expired_keys_are_still_identified(url: str) -> None:
         assert registry.revoke(principal="a") == 2
         assert registry.revoke(key=keys[2].hex) == 1
         assert registry.expire(1, key=keys[3].hex) == 1
-        assert [key.status for key in registry.keys()] == ["revoked", "revoked", "revoked", "expired"]
+        assert [key.status for key in registry.list_keys()] == ["revoked", "revoked", "revoked", "expired"]
         answer = registry.identify_bits(int(keys[0]))
         assert answer.verdict.principal == "a"
         assert answer.candidates[0].status == "revoked"
@@ -165,13 +167,13 @@ def test_revoked_and_expired_keys_are_still_identified(url: str) -> None:
 def test_keys_go_out_and_come_back(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"keys.{kind}"
     with Registry.open("sqlite://") as registry:
-        registry.issue_many(["plain", "comma,quote\"", "später"], context={"model": "sd"}, expires=2**55)
+        registry.issue_many(["plain", 'comma,quote"', "später"], context={"model": "sd"}, expires=2**55)
         registry.revoke(principal="plain")
         assert export_keys(registry, path) == 3
-        before = registry.keys()
+        before = registry.list_keys()
     with Registry.open("sqlite://") as registry:
         assert import_file(registry, path) == range(1, 4)
-        assert registry.keys() == before
+        assert registry.list_keys() == before
 
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:
@@ -272,4 +274,4 @@ def test_times_grow_and_ids_are_contiguous(url: str) -> None:
         time.sleep(0.002)
         second = registry.issue("a")
         assert second.created > first.created
-        assert [key.id for key in registry.keys(after=1)] == [2]
+        assert [key.id for key in registry.list_keys(after=1)] == [2]

@@ -46,7 +46,8 @@ class Store:
         except BaseException:
             self.close()
             raise
-        self.cache_id = self.setting(schema.CACHE_ID)
+        with self.read() as connection:
+            self.cache_id = self.setting(connection, schema.CACHE_ID)
 
     @property
     def file(self) -> Path | None:
@@ -76,7 +77,9 @@ class Store:
     def _check_file(self) -> None:
         """A file removed or replaced under an open connection would swallow what is written to it."""
         if self.file is not None and _identity(self.file) != self.inode:
-            raise RegistryError(f"{self.place}: the file was removed or replaced while it was open: open it again")
+            raise RegistryError(
+                f"{self.place}: the file was removed or replaced while it was open: open it again"
+            )
 
     def _explained(self) -> AbstractContextManager[None]:
         return explained(self.place, self.engine.dialect.dbapi.Error)  # type: ignore[union-attr]
@@ -87,11 +90,9 @@ class Store:
 
     # --- settings --------------------------------------------------------------------------------------
 
-    def setting(self, name: str, default: str = "") -> str:
-        """One of the registry's settings."""
-        with self.read() as connection:
-            found = connection.scalar(select(schema.settings.c.value).where(schema.settings.c.name == name))
-        return default if found is None else str(found)
+    def setting(self, connection: Connection, name: str) -> str:
+        """One of the registry's settings; empty if it is not set."""
+        return connection.scalar(select(schema.settings.c.value).where(schema.settings.c.name == name)) or ""
 
     def put_setting(self, connection: Connection, name: str, value: str) -> None:
         """Set one of them."""
