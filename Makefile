@@ -1,7 +1,7 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv and installs what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := dev,heif,registry,postgres,train
+EXTRAS := dev,heif,registry,postgres,train,eval
 
 .PHONY: demo test test-slow lint docs clean
 .DELETE_ON_ERROR:
@@ -12,6 +12,8 @@ EXTRAS := dev,heif,registry,postgres,train
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+# These two ask for the opencv build with a GUI; the headless one from the extra `eval` serves.
+	$(BIN)/pip install --quiet -c constraints.txt --no-deps invisible-watermark blind-watermark
 	touch $@
 
 demo: .venv/installed

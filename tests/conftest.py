@@ -289,3 +289,36 @@ def codec() -> Codec:
 @pytest.fixture
 def secret() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 2, 64).astype(np.uint8)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A saved StableDiffusionPipeline with text encoder and tokenizer, as a user would have on disk."""
+    import json
+
+    folder = tmp_path_factory.mktemp("model")
+    letters = [*"abcdefghijklmnopqrstuvwxyz", *(f"{c}</w>" for c in "abcdefghijklmnopqrstuvwxyz")]
+    vocabulary = {token: i for i, token in enumerate([*letters, "<|startoftext|>", "<|endoftext|>"])}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    tokenizer = transformers.CLIPTokenizer(
+        str(folder / "vocab.json"), str(folder / "merges.txt"), model_max_length=16, unk_token="<|endoftext|>"
+    )
+    rig = _build("sd")
+    text_encoder = transformers.CLIPTextModel(
+        transformers.CLIPTextConfig(
+            vocab_size=len(vocabulary),
+            hidden_size=EMBED,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=16,
+            bos_token_id=len(letters),
+            eos_token_id=len(letters) + 1,
+        )
+    )
+    parts = {**rig.pipe.components, "tokenizer": tokenizer, "text_encoder": text_encoder.eval()}
+    diffusers.StableDiffusionPipeline(**parts, requires_safety_checker=False).save_pretrained(
+        folder / "pipeline"
+    )
+    return folder / "pipeline"

@@ -307,6 +307,32 @@ def test_an_interrupted_run_is_not_passed_off_as_marked(rig, secret):
         rig.run(callback_on_step_end=interrupt)
 
 
+def test_a_run_over_the_first_part_of_the_schedule_raises(rig, secret):
+    """SDXL's base model may hand over to a refiner: the refiner's run is the one to mark."""
+    rig = rig("sdxl")
+    with (
+        pytest.raises(UnmarkableError, match="denoising_end"),
+        diffmark.watermark(rig.pipe, tiny_codec(), secret),
+    ):
+        rig.run(denoising_end=0.5)
+
+
+def test_generators_one_an_image(rig, secret):
+    rig = rig("sd")
+    codec = tiny_codec()
+
+    def run():
+        generators = [torch.Generator().manual_seed(seed) for seed in (5, 6)]
+        return rig.run(images=2, generator=generators)
+
+    plain = run()
+    with diffmark.watermark(rig.pipe, codec, secret, injection=Injection("final")):
+        marked = run()
+    expected = codec.delta(secret).expand(2, -1, -1, -1)
+    torch.testing.assert_close(marked - plain, expected, atol=1e-5, rtol=1e-4)
+    assert not torch.equal(plain[0], plain[1])
+
+
 def test_what_cannot_be_marked_raises(rig, secret, monkeypatch):
     with (
         pytest.raises(FamilyError, match="16 channels"),

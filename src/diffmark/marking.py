@@ -79,7 +79,7 @@ class WatermarkCallback(PipelineCallback):
         # An LCM's picture is `denoised`; where an inpainting pipeline pastes the original back, `mask` tells.
         self._tensor_inputs = ["latents"] + [name for name in ("denoised", "mask") if name in offered]
         self._delta: Tensor | None = None  # in the latents' own layout
-        self._weights = np.zeros(1)
+        self._timesteps, self._weights = np.zeros(0), np.zeros(1)
         self._done = 0  # steps whose share has been added
 
     @property
@@ -111,8 +111,8 @@ class WatermarkCallback(PipelineCallback):
 
     def begin(self, pipe: Any, latents: Tensor) -> None:
         """Right before the first step: fix the shares and add the first one to `latents`, in place."""
-        timesteps = pipe.scheduler.timesteps[-pipe.num_timesteps :].double().cpu().numpy()
-        self._weights = self.injection.weights(timesteps / pipe.scheduler.config.num_train_timesteps)
+        self._timesteps = pipe.scheduler.timesteps[-pipe.num_timesteps :].double().cpu().numpy()
+        self._weights = self.injection.weights(self._timesteps / pipe.scheduler.config.num_train_timesteps)
         share = self._share(pipe, 0, latents)
         if share is not None:
             latents.add_(share)
@@ -130,6 +130,11 @@ class WatermarkCallback(PipelineCallback):
         latents = callback_kwargs["latents"]
         if step_index == 0 and not (self._delta is not None and self._done == 1):
             self._begin_late(pipeline, latents)
+        if float(timesteps) != self._timesteps[step_index]:
+            raise UnmarkableError(
+                f"step {step_index} is at time {float(timesteps):g}, expected {self._timesteps[step_index]:g}: a "
+                "run that stops before the image is finished (denoising_end) cannot carry the mark; mark the next"
+            )
         last = step_index + 2 == len(self._weights)
         share = self._share(pipeline, step_index + 1, latents)
         if last and self._pastes_original(pipeline):

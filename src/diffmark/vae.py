@@ -85,10 +85,10 @@ def load_vae(source: str | Path) -> nn.Module:
 def _find_class(name: str) -> Any:
     import diffusers
 
-    if name == "VistaAutoencoder":
-        from diffmark.vista.autoencoder import VistaAutoencoder
+    if name == "PatchAutoencoder":
+        from diffmark.vista.autoencoder import PatchAutoencoder
 
-        return VistaAutoencoder
+        return PatchAutoencoder
     if not hasattr(diffusers, name):
         raise FamilyError(f"diffusers {diffusers.__version__} has no autoencoder class {name!r}")
     return getattr(diffusers, name)

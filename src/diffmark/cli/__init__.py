@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from diffmark.cli import detect, generate, identify, info, keys, registry, secret
+from diffmark.cli import attack, detect, evaluate, generate, identify, info, keys, registry, secret
 
 app = typer.Typer(
     help="Write a secret into every image that a frozen diffusion model generates, and read it back.",
@@ -19,8 +19,10 @@ app = typer.Typer(
 )
 app.command("generate")(generate.generate)
 app.command("detect")(detect.detect)
-app.command("info")(info.info)
+app.command("attack")(attack.attack)
+app.command("evaluate")(evaluate.evaluate)
 app.command("identify")(identify.identify)
+app.command("info")(info.info)
 app.add_typer(secret.app, name="secret")
 app.add_typer(keys.app, name="keys")
 app.add_typer(registry.app, name="registry")

@@ -1,0 +1,5 @@
+"""`python -m diffmark` is the command line."""
+
+from diffmark.cli import main
+
+main()

@@ -1,0 +1,102 @@
+"""Figures of merit, from images and from scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+
+from diffmark.statistics import auc, clopper_pearson, match_threshold, tpr_at_fpr
+
+RATES = (1e-2, 1e-3, 1e-6)
+
+
+def psnr(image: Image.Image, other: Image.Image) -> float:
+    """Peak signal-to-noise ratio in dB, infinite for equal images."""
+    error = np.mean((np.asarray(image, np.float64) - np.asarray(other, np.float64)) ** 2)
+    return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
+
+
+def ssim(image: Image.Image, other: Image.Image) -> float:
+    """Structural similarity (11-pixel Gaussian window), 1 for equal images."""
+    from pytorch_msssim import ssim as compute
+
+    return float(compute(_tensor(image), _tensor(other), data_range=255))
+
+
+def ms_ssim(image: Image.Image, other: Image.Image) -> float:
+    """Multi-scale structural similarity over five scales; needs more than 160 pixels a side."""
+    from pytorch_msssim import ms_ssim as compute
+
+    if min(image.size) <= 160:
+        raise ValueError(f"MS-SSIM needs images of more than 160 pixels a side, got {image.size}")
+    return float(compute(_tensor(image), _tensor(other), data_range=255))
+
+
+def frechet_distance(features: ArrayLike, others: ArrayLike) -> float:
+    """Frechet distance of two sets of features, (N, D) each, under a Gaussian model.
+
+    Call it FID only when the features are InceptionV3's; otherwise name the features.
+    """
+    from scipy.linalg import sqrtm
+
+    a, b = np.asarray(features, np.float64), np.asarray(others, np.float64)
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
+        raise ValueError(f"features are (N, D) with one D and N of at least 2, got {a.shape} and {b.shape}")
+    covariance, other = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
+    root = sqrtm(np.atleast_2d(covariance) @ np.atleast_2d(other))
+    trace = np.trace(np.atleast_2d(covariance + other)) - 2 * np.trace(np.real(root))
+    return float(np.sum((a.mean(0) - b.mean(0)) ** 2) + trace)
+
+
+def bit_figures(margins: NDArray[np.float64], secrets: NDArray[np.uint8]) -> dict[str, Any]:
+    """Accuracy of bits, and the distribution of the bit error rate over images; both (B, L)."""
+    errors = ((margins > 0) != secrets).mean(axis=1)
+    quantiles = np.quantile(errors, [0.05, 0.5, 0.95])
+    return {
+        "images": len(errors),
+        "bit_accuracy": float(1 - errors.mean()),
+        "ber_std": float(errors.std()),
+        **{f"ber_q{q}": float(value) for q, value in zip((5, 50, 95), quantiles, strict=True)},
+    }
+
+
+def detection_figures(positives: ArrayLike, negatives: ArrayLike, bits: int) -> dict[str, Any]:
+    """TPR at each of RATES with intervals, at the empirical threshold of `negatives` and at the exact one.
+
+    Scores are matching bits where `bits` is not 0. A rate is left out where the negatives are too few for an
+    empirical threshold (fewer than 10 / rate), or the bits for an exact one.
+    """
+    marked, unmarked = np.asarray(positives, np.float64), np.asarray(negatives, np.float64)
+    figures: dict[str, Any] = {"negatives": len(unmarked), "auc": auc(marked, unmarked)}
+    for rate in RATES:
+        if len(unmarked) >= 10 / rate:
+            figures[f"tpr_{rate:g}_empirical"] = asdict(tpr_at_fpr(marked, unmarked, rate))
+        if bits and 2.0**-bits <= rate:
+            threshold = match_threshold(bits, rate)
+            hits, false = int((marked >= threshold).sum()), int((unmarked >= threshold).sum())
+            low, high = clopper_pearson(hits, len(marked))
+            exact = {"value": hits / len(marked), "low": low, "high": high, "threshold": threshold}
+            figures[f"tpr_{rate:g}_exact"] = {**exact, "observed_fpr": false / len(unmarked)}
+    return figures
+
+
+def quality_figures(plain: Sequence[Image.Image], marked: Sequence[Image.Image]) -> dict[str, float]:
+    """PSNR, SSIM and MS-SSIM of pairs with the same prompt and seed."""
+    pairs = list(zip(plain, marked, strict=True))
+    values = np.array([psnr(a, b) for a, b in pairs])
+    figures = {"psnr": float(values.mean()), "psnr_min": float(values.min())}
+    figures["ssim"] = float(np.mean([ssim(a, b) for a, b in pairs]))
+    if min(min(image.size) for image in plain) > 160:
+        figures["ms_ssim"] = float(np.mean([ms_ssim(a, b) for a, b in pairs]))
+    return figures
+
+
+def _tensor(image: Image.Image) -> Any:
+    import torch
+
+    return torch.from_numpy(np.asarray(image.convert("RGB"), np.float32)).permute(2, 0, 1)[None]

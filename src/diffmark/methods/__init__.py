@@ -1,0 +1,1 @@
+"""Watermarking methods behind one protocol."""

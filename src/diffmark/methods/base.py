@@ -1,0 +1,49 @@
+"""What a watermarking method is, as the experiments see it.
+
+A method marks either while a picture is generated (`generate`) or afterwards (`embed`); it reads with `decode`, and
+`score` says how much an image looks marked. One file a method; the experiments need no change for a new one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from diffmark.generation import Order
+from diffmark.secret import Bits
+
+
+class Method(ABC):
+    """Common base; subclasses define `generate` or `embed`."""
+
+    name: str
+    bits: int  # length of a secret; 0 if the method only tells presence
+
+    def generate(self, order: Order) -> Image.Image:
+        """The marked picture of an order, for methods that mark during generation."""
+        raise TypeError(f"{self.name} marks finished images: use embed")
+
+    def embed(self, image: Image.Image, secret: Bits) -> Image.Image:
+        """A marked copy of a finished image, for methods that mark afterwards."""
+        raise TypeError(f"{self.name} marks during generation: use generate")
+
+    @property
+    def generates(self) -> bool:
+        return type(self).generate is not Method.generate
+
+    @abstractmethod
+    def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
+        """Margins, (B, bits): the sign is the bit, the size how sure it is; +-1 where a method does not say."""
+
+    def score(self, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Matching bits with each image's secret, (B,); higher is more surely marked."""
+        return ((self.decode(images) > 0) == secrets).sum(axis=1).astype(np.float64)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What the method's pictures depend on; part of the key that they are kept under."""
+        return {"method": self.name}

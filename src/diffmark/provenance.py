@@ -1,0 +1,41 @@
+"""Where a result comes from: versions and revision, for every JSON that is published."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from diffmark import __version__
+
+PACKAGES = ("torch", "diffusers", "transformers", "numpy", "pillow")
+
+
+def versions() -> dict[str, str]:
+    """Of Python, DiffMark and the packages that results depend on."""
+    return {
+        "python": platform.python_version(),
+        "diffmark": __version__,
+        **{name: metadata.version(name) for name in PACKAGES},
+    }
+
+
+def revision() -> str | None:
+    """The git revision of the source tree, with `+` if it has changes; None outside a repository."""
+    folder = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def provenance(command: str, config: Any) -> dict[str, Any]:
+    """The head of a result's JSON."""
+    return {"command": command, "config": config, "versions": versions(), "revision": revision()}
