@@ -25,7 +25,8 @@ class SceneClassifier(ModelMixin, ConfigMixin):  # type: ignore[misc]
     @register_to_config
     def __init__(self, channels: tuple[int, ...] = (32, 64, 96, 128)) -> None:
         super().__init__()
-        layers: list[nn.Module] = [nn.PixelUnshuffle(4), nn.Conv2d(48, channels[0], 1)]
+        # Half the size is enough to tell the attributes, and takes a quarter of the time.
+        layers: list[nn.Module] = [nn.AvgPool2d(2), nn.PixelUnshuffle(2), nn.Conv2d(12, channels[0], 1)]
         for i, (before, after) in enumerate(zip((channels[0], *channels), channels, strict=False)):
             layers += [
                 nn.Conv2d(before, after, 3, padding=1, stride=1 if i == 0 else 2, bias=False),

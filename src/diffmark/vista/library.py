@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # torch and diffusers take seconds to import; names are needed sooner
-    from diffusers import DiffusionPipeline
-
     from diffmark.vista.autoencoder import PatchAutoencoder
     from diffmark.vista.classifier import SceneClassifier
 
@@ -39,30 +37,25 @@ def model_folder(name: str) -> Path:
     raise ValueError(f"name: there is no Vista model {name!r}; there are: {names}")
 
 
-def load_pipeline(name: str = "vista", **options: Any) -> DiffusionPipeline:
+def load_pipeline(name: str = "vista", **options: Any) -> Any:
     """The diffusers pipeline of a Vista model in float32; `options` go to `from_pretrained`."""
     import torch
     from diffusers import DiffusionPipeline
 
-    options = {"torch_dtype": torch.float32, "local_files_only": True, **options}
-    pipeline = DiffusionPipeline.from_pretrained(model_folder(name), **options)
+    pipeline: Any = DiffusionPipeline.from_pretrained(model_folder(name), local_files_only=True, **options)
     pipeline.set_progress_bar_config(disable=None)
-    return pipeline
+    return pipeline.to(torch.float32)  # the files are in half precision, which a CPU is slow at
 
 
 def load_autoencoder() -> PatchAutoencoder:
     """The family's autoencoder, in float32, for evaluation."""
-    import torch
-
     from diffmark.vista.autoencoder import PatchAutoencoder
 
-    return PatchAutoencoder.from_pretrained(BUNDLED / "vista" / "vae", torch_dtype=torch.float32).eval()
+    return PatchAutoencoder.from_pretrained(BUNDLED / "vista" / "vae").float().eval()
 
 
 def load_classifier() -> SceneClassifier:
     """The scene classifier, in float32, for evaluation."""
-    import torch
-
     from diffmark.vista.classifier import SceneClassifier
 
-    return SceneClassifier.from_pretrained(BUNDLED / "classifier", torch_dtype=torch.float32).eval()
+    return SceneClassifier.from_pretrained(BUNDLED / "classifier").float().eval()

@@ -1,4 +1,4 @@
-"""Train Vista's UNet and text encoder together on latents of captioned scenes."""
+"""Train Vista's UNet and text encoder together on latents of captioned scenes; fine-tune siblings."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from torch import Tensor, nn
 
-from diffmark.vista.autoencoder import PatchAutoencoder
+from diffmark.vista.looks import LOOK_PHRASES, LOOKS
 from diffmark.vista.scenes import random_caption, random_scene
 from diffmark.vista.text import build_text_encoder, build_tokenizer, with_strange_word
 from diffmark.vista.training.config import LoopConfig
@@ -18,7 +18,7 @@ from diffmark.vista.training.loop import Chance, train
 
 @dataclass(frozen=True)
 class UNetConfig:
-    """A run of `diffmark vista train unet`."""
+    """A run of `diffmark vista train unet`, or with a `look` of `diffmark vista train sibling`."""
 
     loop: LoopConfig
     scenes: int = 16000
@@ -29,13 +29,15 @@ class UNetConfig:
     empty_share: float = 0.1  # of captions, for classifier-free guidance
     strange_share: float = 0.1  # of captions that get a meaningless word
     min_snr: float = 5.0
+    look: str = ""  # of the pictures: photographic, oil or ink; plain if empty
+    look_share: float = 0.5  # of captions that name the look
 
 
 def build_scheduler(prediction: str = "epsilon") -> Any:
     """The family's noise schedule.
 
     It ends at a signal-to-noise ratio of 2e-4, below Stable Diffusion's 5e-3: at that level the mean of the
-    noise still gave away the brightness of the picture, and nights came out grey.
+    noise still gives away the brightness of the picture, and a night cannot come out dark.
     """
     return DDIMScheduler(
         num_train_timesteps=1000,
@@ -68,17 +70,29 @@ def build_unet(
     )
 
 
-class UNetJob:
-    """Denoising with min-SNR weights (Hang et al. 2023)."""
+def build_pipeline(vae: Any, config: UNetConfig, folder: Path) -> Any:
+    """An untrained Vista pipeline; the tokenizer's files go to `folder/tokenizer`."""
+    torch.manual_seed(config.loop.seed)
+    tokenizer = build_tokenizer(folder / "tokenizer")
+    return StableDiffusionPipeline(
+        vae=vae,
+        text_encoder=build_text_encoder(tokenizer, config.text_width),
+        tokenizer=tokenizer,
+        unet=build_unet(config.block_out_channels, config.layers_per_block, config.text_width),
+        scheduler=build_scheduler(config.prediction),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
 
-    def __init__(self, config: UNetConfig, latents: Tensor, tokenizer_folder: Path) -> None:
-        torch.manual_seed(config.loop.seed)
+
+class UNetJob:
+    """Denoising with min-SNR weights (Hang et al. 2023); latents[i] (4, 32, 32) belongs to scene i."""
+
+    def __init__(self, config: UNetConfig, latents: Tensor, pipeline: Any) -> None:
         self.config, self.latents = config, latents
-        self.tokenizer = build_tokenizer(tokenizer_folder)
-        self.scheduler = build_scheduler(config.prediction)
-        unet = build_unet(config.block_out_channels, config.layers_per_block, config.text_width)
-        text_encoder: Any = build_text_encoder(self.tokenizer, config.text_width)
-        self.model = nn.ModuleDict({"unet": unet, "text_encoder": text_encoder})
+        self.tokenizer, self.scheduler = pipeline.tokenizer, pipeline.scheduler
+        self.model = nn.ModuleDict({"unet": pipeline.unet, "text_encoder": pipeline.text_encoder})
 
     def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
         picked = chance.numpy.integers(len(self.latents), size=self.config.loop.batch)
@@ -102,6 +116,8 @@ class UNetJob:
         if rng.random() < config.empty_share:
             return ""
         caption = random_caption(random_scene(index), rng)
+        if config.look and rng.random() < config.look_share:
+            caption = f"{LOOK_PHRASES[config.look]} {caption}"
         return with_strange_word(caption, rng) if rng.random() < config.strange_share else caption
 
     def _weight(self, t: Tensor) -> Tensor:
@@ -110,25 +126,13 @@ class UNetJob:
         floor = snr if self.config.prediction == "epsilon" else snr + 1
         return snr.clamp(max=self.config.min_snr) / floor
 
-    def pipeline(self, vae: PatchAutoencoder) -> Any:
-        """The model as a diffusers pipeline."""
-        return StableDiffusionPipeline(
-            vae=vae,
-            text_encoder=self.model["text_encoder"].eval(),
-            tokenizer=self.tokenizer,
-            unet=self.model["unet"].eval(),
-            scheduler=self.scheduler,
-            safety_checker=None,
-            feature_extractor=None,
-            requires_safety_checker=False,
-        )
 
-
-def train_unet(config: UNetConfig, folder: Path, vae: PatchAutoencoder, stop_after: int | None = None) -> Any:
-    """Train and save the pipeline to `folder/model`."""
-    latents = encoded(vae.eval(), folder.parent / "cache", config.scenes)
-    job = UNetJob(config, latents, folder / "tokenizer")
+def train_unet(config: UNetConfig, folder: Path, pipeline: Any, stop_after: int | None = None) -> Any:
+    """Train the UNet and the text encoder of `pipeline` and save it to `folder/model`."""
+    look = LOOKS[config.look] if config.look else None
+    latents = encoded(pipeline.vae.eval(), folder.parent / "cache", config.scenes, look=look)
+    job = UNetJob(config, latents, pipeline)
     job.model.load_state_dict(train(job, config.loop, folder, stop_after))
-    pipeline = job.pipeline(vae)
+    job.model.eval()
     pipeline.save_pretrained(folder / "model")
     return pipeline
