@@ -52,7 +52,7 @@ def _blocks(channels: int, count: int) -> list[nn.Module]:
     return [ResidualBlock(channels) for _ in range(count)]
 
 
-class PatchAutoencoder(ModelMixin, ConfigMixin):  # type: ignore[misc]
+class PatchAutoencoder(ModelMixin, ConfigMixin):
     """A KL autoencoder with 8 x 8 pixels a latent.
 
     `block_out_channels` are the channels at full, half, quarter and eighth size; there are no layers at half

@@ -19,7 +19,7 @@ CHOICES = {
 """Attributes with one value a scene; the objects are yes or no each."""
 
 
-class SceneClassifier(ModelMixin, ConfigMixin):  # type: ignore[misc]
+class SceneClassifier(ModelMixin, ConfigMixin):
     """A small convolutional network with one head an attribute. Images are (B, 3, 256, 256) in [-1, 1]."""
 
     @register_to_config
