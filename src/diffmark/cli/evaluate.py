@@ -11,7 +11,9 @@ CLASSIC = ("dwtDct", "dwtDctSvd", "rivaGan", "blindWatermark")
 
 
 def evaluate(
-    experiments: Annotated[list[str], typer.Argument(help="clean, robustness, keys, latency, or all.")],
+    experiments: Annotated[
+        list[str], typer.Argument(help="clean, robustness, keys, transfer, latency, averaging, or all.")
+    ],
     methods: Annotated[
         str, typer.Option(help="Names with commas, or all: diffmark and what else is installed.")
     ] = "diffmark",

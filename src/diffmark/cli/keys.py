@@ -95,7 +95,7 @@ def list_keys(
 ) -> None:
     """Print keys in the order of issue."""
     with opened(registry, actor) as opened_registry:
-        keys = opened_registry.keys(principal=principal, after=after, limit=limit, reason=reason)
+        keys = opened_registry.list_keys(principal=principal, after=after, limit=limit, reason=reason)
     rows = [asdict(key) for key in keys]
     if not as_json:
         for row in rows:

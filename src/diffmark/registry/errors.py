@@ -21,7 +21,7 @@ _CAUSES = (
         ("readonly database", "read-only transaction"),
         "it is read-only: every call is written to its audit log",
     ),
-    (("database is locked",), "another process held the write lock too long: try again"),
+    (("database is locked", "lock timeout"), "another process held the write lock too long: try again"),
     (("malformed", "not a database"), "the file is damaged or not a registry: restore a backup"),
     (("unable to open",), "the file cannot be opened: does its folder exist, and may it be written?"),
     (("disk i/o error",), "reading or writing the file failed: check the disk"),
@@ -33,14 +33,14 @@ _CAUSES = (
 
 
 @contextmanager
-def explained(place: str) -> Iterator[None]:
-    """Turn a database driver's error into a RegistryError that says what to do."""
+def explained(place: str, driver_error: type[Exception]) -> Iterator[None]:
+    """Turn the database's error (SQLAlchemy's or its driver's own) into a RegistryError that says what to do."""
     from sqlalchemy.exc import DBAPIError
 
     try:
         yield
-    except DBAPIError as error:
-        cause = str(error.orig).strip()
+    except (DBAPIError, driver_error) as error:
+        cause = str(getattr(error, "orig", error)).strip()
         for signs, advice in _CAUSES:
             if any(sign in cause.lower() for sign in signs):
                 raise RegistryError(f"{place}: {advice} (the database says: {cause})") from error

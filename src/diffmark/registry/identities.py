@@ -164,8 +164,7 @@ class Identities:
         return len(rows)
 
     def _approval_role(self, connection: Connection) -> str:
-        table = schema.settings
-        return str(connection.scalar(select(table.c.value).where(table.c.name == APPROVAL)) or "")
+        return self.store.setting(connection, APPROVAL)
 
     def _use_approval(self, connection: Connection, principal: str) -> None:
         table = schema.requests

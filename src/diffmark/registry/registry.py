@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,13 +25,16 @@ from diffmark.registry.query import Query
 from diffmark.registry.search import Searcher
 from diffmark.registry.store import Store
 
+if TYPE_CHECKING:
+    from diffmark.registry.clickhouse import ClickHouseSearcher
+
 Context = Mapping[str, Any]  # model, endpoint, policy, ...
 
 
 class Registry:
     """Open one with `Registry.open(url)`; it is a context manager."""
 
-    def __init__(self, store: Store, searcher: Searcher, access: Access) -> None:
+    def __init__(self, store: Store, searcher: Searcher | ClickHouseSearcher, access: Access) -> None:
         self.store = store
         self.searcher = searcher
         self.access = access
@@ -176,7 +179,7 @@ class Registry:
             raise RegistryError(f"no key to {action}: {key or principal!r} is unknown or revoked already")
         return changed
 
-    def keys(
+    def list_keys(
         self, *, principal: str | None = None, after: int = 0, limit: int | None = 100, reason: str = ""
     ) -> list[Key]:
         """Keys in the order of issue, of one principal if given."""
@@ -256,11 +259,9 @@ class Registry:
         if not asked:
             return []
         self.access.check("identify", reason)
+        hits, taken = self.searcher.search(asked, top, within, path)
         with self.store.read() as connection:
             keys = self.store.count(connection)
-            if not keys:
-                raise RegistryError(f"{self.store.place} holds no keys: issue or import some first")
-            hits, taken = self.searcher.search(connection, asked, top, within, path)
             rows = self.store.rows_of(connection, {key for _, found in hits for key in found.tolist()})
         moment = schema.now()
         results = [

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from sqlalchemy import Connection
 
 from diffmark.registry.cache import KeyCache
 from diffmark.registry.index import MultiIndex
@@ -32,12 +31,7 @@ class Searcher:
             self.cache = KeyCache(cache if isinstance(cache, Path) else None, store)
 
     def search(
-        self,
-        connection: Connection,
-        queries: Sequence[Query],
-        top: int,
-        within: int | None = None,
-        path: str | None = None,
+        self, queries: Sequence[Query], top: int, within: int | None = None, path: str | None = None
     ) -> tuple[list[Hits], str]:
         """The best `top` keys of each query and the path taken; `path` insists on one of PATHS."""
         if top < 1:
@@ -45,9 +39,11 @@ class Searcher:
         if path not in (None, *PATHS):
             raise ValueError(f"path must be one of {', '.join(PATHS)}, got {path!r}")
         if self.cache is None or path == "rows":
-            answers = [search_rows(self.store, connection, query, top, within) for query in queries]
+            with self.store.read() as connection:
+                answers = [search_rows(self.store, connection, query, top, within) for query in queries]
             return [hits for hits, _ in answers], answers[0][1]
-        self.cache.refresh(connection)
+        with self.store.read() as connection:
+            self.cache.refresh(connection)
         keys = self.cache.keys
         if path == "numpy" or (path is None and (len(keys) <= FEW_KEYS or kernels() is None)):
             return [scan_blocks(blocks_of(keys), query, top, within) for query in queries], "numpy"

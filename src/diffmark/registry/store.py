@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,35 +36,53 @@ class Store:
             raise RegistryError(f"registry URL {url!r} names {self.dialect!r}: {URLS}")
         self.place = self.url.render_as_string(hide_password=True)
         self.engine = _sqlite(url) if self.dialect == "sqlite" else _postgresql(self.url)
+        try:
+            with self.read() as connection:
+                missing = schema.pending(connection)
+            self.inode = None if self.file is None else _identity(self.file)
+            if missing:
+                with self.write() as connection:
+                    schema.migrate(connection)
+        except BaseException:
+            self.close()
+            raise
         with self.read() as connection:
-            missing = schema.pending(connection)
-        if missing:
-            with self.write() as connection:
-                schema.migrate(connection)
-        self.cache_id = self.setting(schema.CACHE_ID)
+            self.cache_id = self.setting(connection, schema.CACHE_ID)
 
     @property
     def file(self) -> Path | None:
         """The database file of SQLite; None in memory and on PostgreSQL."""
         name = self.url.database
-        return Path(name) if self.dialect == "sqlite" and name and name != ":memory:" else None
+        named = self.dialect == "sqlite" and name and name != ":memory:" and not name.startswith("file:")
+        return Path(str(name)) if named else None
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A consistent view of the rows."""
-        with explained(self.place), self.engine.connect() as connection, connection.begin():
+        with self._explained(), self.engine.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that keeps out all other writers, of any process; durable when it ends."""
-        with explained(self.place), self.engine.connect() as connection:
+        self._check_file()
+        with self._explained(), self.engine.connect() as connection:
             connection = connection.execution_options(writing=True)
             with connection.begin():
                 if self.dialect == "postgresql":
-                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}s'")
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(1000 * LOCK_TIMEOUT)}")
                     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
                 yield connection
+
+    def _check_file(self) -> None:
+        """A file removed or replaced under an open connection would swallow what is written to it."""
+        if self.file is not None and _identity(self.file) != self.inode:
+            raise RegistryError(
+                f"{self.place}: the file was removed or replaced while it was open: open it again"
+            )
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(self.place, self.engine.dialect.dbapi.Error)  # type: ignore[union-attr]
 
     def close(self) -> None:
         """Give back the connections."""
@@ -73,11 +90,9 @@ class Store:
 
     # --- settings --------------------------------------------------------------------------------------
 
-    def setting(self, name: str, default: str = "") -> str:
-        """One of the registry's settings."""
-        with self.read() as connection:
-            found = connection.scalar(select(schema.settings.c.value).where(schema.settings.c.name == name))
-        return default if found is None else str(found)
+    def setting(self, connection: Connection, name: str) -> str:
+        """One of the registry's settings; empty if it is not set."""
+        return connection.scalar(select(schema.settings.c.value).where(schema.settings.c.name == name)) or ""
 
     def put_setting(self, connection: Connection, name: str, value: str) -> None:
         """Set one of them."""
@@ -131,7 +146,7 @@ class Store:
             if rebuild:
                 for definition in schema.key_indexes(self.dialect).values():
                     connection.exec_driver_sql(definition)
-        except (IntegrityError, sqlite3.IntegrityError) as error:
+        except (IntegrityError, self.engine.dialect.dbapi.IntegrityError) as error:  # type: ignore[union-attr]
             raise RegistryError(
                 f"{self.place}: one of the keys was issued before; nothing was added"
             ) from error
@@ -145,26 +160,22 @@ class Store:
         principals: Sequence[str] | None,
         columns: dict[str, Sequence[Any] | int],
     ) -> None:
-        constant = {name: value for name, value in columns.items() if isinstance(value, int)}
-        varying = {name: value for name, value in columns.items() if not isinstance(value, int)}
-        names = ", ".join(["id", "key", "principal", *varying])
-        rows = _rows(ids, keys, principals, list(varying.values()))
         if self.dialect == "sqlite":
+            constant = {name: value for name, value in columns.items() if isinstance(value, int)}
+            varying = {name: value for name, value in columns.items() if not isinstance(value, int)}
+            names = ", ".join(["id", "key", "principal", *varying, *constant])
             marks = ", ".join(["?"] * (3 + len(varying)) + [str(value) for value in constant.values()])
             cursor = connection.connection.cursor()
-            statement = f"INSERT INTO keys ({', '.join([names, *constant])}) VALUES ({marks})"
-            cursor.executemany(statement, rows)  # type: ignore[arg-type]
+            rows = _rows(ids, keys, principals, list(varying.values()))
+            cursor.executemany(f"INSERT INTO keys ({names}) VALUES ({marks})", rows)  # type: ignore[arg-type]
             cursor.close()
             return
-        for name, value in constant.items():  # COPY takes no constants: defaults for the time of this load
-            connection.exec_driver_sql(f"ALTER TABLE keys ALTER COLUMN {name} SET DEFAULT {value}")
+        every = [[value] * len(keys) if isinstance(value, int) else value for value in columns.values()]
         cursor = connection.connection.cursor()
-        with cursor.copy(f"COPY keys ({names}) FROM STDIN") as copy:
-            for row in rows:
+        with cursor.copy(f"COPY keys ({', '.join(['id', 'key', 'principal', *columns])}) FROM STDIN") as copy:
+            for row in _rows(ids, keys, principals, every):
                 copy.write_row(row)
         cursor.close()
-        for name in constant:
-            connection.exec_driver_sql(f"ALTER TABLE keys ALTER COLUMN {name} DROP DEFAULT")
 
     def rows_of(self, connection: Connection, keys: Iterable[int]) -> dict[int, Any]:
         """The rows of these keys (unsigned)."""
@@ -200,6 +211,14 @@ def _rows(
         names = [f"key-{i}" for i in ids[block]] if principals is None else principals[block]
         numbers = keys[block].view(np.int64).tolist()
         yield from zip(ids[block], numbers, names, *(column[block] for column in columns), strict=True)
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 URLS = "use sqlite:///path/to/file.db, postgresql://user@host/database or clickhouse://host/database?rows=URL"
