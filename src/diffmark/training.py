@@ -209,7 +209,7 @@ def train(
             figures_now = measure(present, autoencoder, paths, config)
             score = figures_now["measured_accuracy"]
             # While sigma is still falling an early codec is better only because it is stronger.
-            if done >= min(config.delta.horizon, settings.steps) and score > best:
+            if step >= min(config.delta.horizon, settings.steps - 1) and score > best:
                 best = score
                 _save_codec(present, Path(folder) / "best", done, figures_now, accelerator)
         if done % config.log.log_every == 0 or figures_now:
