@@ -232,13 +232,31 @@ class PretrainingConfig:
 
 
 def read_config(path: str | Path) -> TrainingConfig:
-    """A run file as a TrainingConfig."""
+    """A run file as a TrainingConfig. `base = "other.toml"` takes another file's settings, which it overrides."""
+    return from_dict(_read_tables(Path(path)), TrainingConfig, str(path))
+
+
+def _read_tables(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         try:
             values = tomllib.load(file)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"{path} is not TOML: {error}") from error
-    return from_dict(values, TrainingConfig, str(path))
+    base = values.pop("base", None)
+    return _merged(_read_tables(path.parent / base), values) if base else values
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` over `below`, table by table; injection and attacks are given whole, never mixed."""
+    merged = dict(below)
+    for key, value in above.items():
+        mixes = (
+            isinstance(value, dict)
+            and isinstance(below.get(key), dict)
+            and key not in ("injection", "attacks")
+        )
+        merged[key] = _merged(below[key], value) if mixes else value
+    return merged
 
 
 def from_dict(values: dict[str, Any], kind: type[T], where: str) -> T:
