@@ -16,6 +16,7 @@ from test_training import tiny_config
 from typer.testing import CliRunner
 
 from diffmark import paths
+from diffmark.chance import Chance
 from diffmark.cli import app
 from diffmark.codec import Codec
 from diffmark.measurement import measure_codec
@@ -187,3 +188,11 @@ def test_late_paths_take_only_the_last_of_the_ddim_steps(rig):
     assert late.ddim_trajectory.timesteps == (251, 1)  # of 751, 501, 251, 1 below 0.4 of 1000
     assert late.ddim_weights.sum() == pytest.approx(1)
     assert late.bridge_weights.sum() == pytest.approx(1)
+
+
+def test_persistent_paths_start_at_noise_even_where_pictures_are_given(rig):
+    pipe = rig("sd").pipe
+    models = paths.Denoisers(pipe.unet, pipe.scheduler, _embeds(1, 2, 7, 32), _embeds(2, 1, 7, 32))
+    made = paths.Paths(tiny_config("persistent"), torch.zeros(4, 4, 8, 8), torch.zeros(4, 4, 8, 8), models)
+    assert made.draw(Chance(0, 0), 3).z.std() > 0.5
+    assert made.held_out is None
