@@ -224,7 +224,10 @@ class PretrainingConfig:
     orth: float = 0.1
     noise_start: float = 0.0  # sigma_n; the paper does not give its values
     noise_end: float = 1.0
-    host: bool = False  # ours: the noisy variant lies on latents of pictures, with round-trip errors
+    host: bool = False  # ours: the noisy variant lies on latents of pictures
+    geometry: float = 0.0  # ours: strength of rotation and crop, on latents; 0 leaves them out
+    geometry_warmup: int = 1000  # steps over which it rises
+    geometry_share: float = 0.5  # of a batch
     sigma_start: float = 0.0  # ours: with delta.normalise, the strength at the first ...
     sigma_end: float = 0.0  # ... and at the last step; 0 takes delta.sigma_start
     stop_accuracy: float = 0.99
