@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 CLASSIC = ("dwtDct", "dwtDctSvd", "rivaGan", "blindWatermark")
+SAMPLING = ("tree-ring", "ring-id", "shallow-diffuse")
 
 
 def evaluate(
@@ -65,15 +66,22 @@ def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
     from diffmark.injection import Injection
     from diffmark.methods.classic import BlindWatermark, InvisibleWatermark
     from diffmark.methods.diffmark import DiffMark
+    from diffmark.methods.ring_id import RingID
+    from diffmark.methods.shallow_diffuse import ShallowDiffuse
+    from diffmark.methods.tree_ring import TreeRing
 
     detector = Detector.from_pretrained(codec)
     chosen: list[Any] = []
-    for name in ("diffmark", *CLASSIC) if names == "all" else names.split(","):
+    by_inversion = {method.name: method for method in (TreeRing, RingID, ShallowDiffuse)}
+    for name in ("diffmark", *SAMPLING, *CLASSIC) if names == "all" else names.split(","):
         if name == "diffmark" or name.startswith("diffmark-"):
             mode = name.removeprefix("diffmark").removeprefix("-")
             chosen.append(DiffMark(pipe, detector, sampling, Injection(mode) if mode else None))
+        elif name in by_inversion:
+            chosen.append(by_inversion[name](pipe, sampling))
         elif name in CLASSIC:
             chosen.append(BlindWatermark() if name == "blindWatermark" else InvisibleWatermark(name))
         else:
-            raise ValueError(f"no method {name!r}; there are diffmark, diffmark-<mode>, {', '.join(CLASSIC)}")
+            known = ", ".join(("diffmark", "diffmark-<mode>", *SAMPLING, *CLASSIC))
+            raise ValueError(f"no method {name!r}; there are {known}")
     return chosen
