@@ -22,6 +22,9 @@ def evaluate(
         str, typer.Option(help="An embedded model, a pipeline's folder, or a hub id.")
     ] = "vista",
     codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
+    surrogate: Annotated[
+        str | None, typer.Option(help="Model for regeneration attacks; not the one that makes the images.")
+    ] = None,
     photographs: Annotated[
         Path | None, typer.Option(help="Folder of photographs to use as negatives.")
     ] = None,
@@ -48,16 +51,23 @@ def evaluate(
     pipe.set_progress_bar_config(disable=True)
     sampling = Sampling(steps, guidance)
     studio = Studio(cache, pipe, model, sampling)
-    lab = Lab(
-        studio,
-        load_methods(methods, pipe, codec, sampling),
-        Extent.quick() if quick else Extent(),
-        photographs,
-    )
+    extent = Extent.quick() if quick else Extent()
+    lab = Lab(studio, load_methods(methods, pipe, codec, sampling), extent, photographs)
+    lab.attacks |= {attack.name: attack for attack in load_attacks(pipe, surrogate)}
     for name in EXPERIMENTS if experiments == ["all"] else experiments:
         rows = run(name, lab, out)
         typer.echo(f"{name}: {len(rows)} rows in {out / name}.json")
     typer.echo(f"report: {write_report(out)}")
+
+
+def load_attacks(pipe: Any, surrogate: str | None) -> list[Any]:
+    """Attacks that use a model: projected gradients against the vae, regeneration by a surrogate if one is named."""
+    from diffmark.attacks.adversarial import adversarial_attacks
+    from diffmark.attacks.regeneration import regeneration_attacks
+    from diffmark.pipelines import load_pipeline
+
+    attacks = list(adversarial_attacks(pipe.vae))
+    return attacks if surrogate is None else attacks + list(regeneration_attacks(load_pipeline(surrogate)))
 
 
 def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
