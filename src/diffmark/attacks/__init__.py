@@ -1,7 +1,7 @@
 """Attacks: image-to-image distortions with a strength between 0 (mild) and 1 (harsh).
 
-`attack(name, image, strength, seed)` runs one; `ATTACKS` is the table of those that need no model, `regeneration` and
-`adversarial` make those that do. A new attack is a function `(image, value, rng) -> image` and one line in its
+`attack(name, image, strength, seed)` runs one; `ATTACKS` is the table of those that need no model, `regeneration`
+and `adversarial` make those that do. A new attack is a function `(image, value, rng) -> image` and one line in its
 module's table.
 """
 

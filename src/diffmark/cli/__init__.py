@@ -11,6 +11,7 @@ import typer
 from diffmark.cli import (
     attack,
     detect,
+    embed,
     evaluate,
     generate,
     identify,
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command("generate")(generate.generate)
 app.command("detect")(detect.detect)
+app.command("embed")(embed.embed)
 app.command("attack")(attack.attack)
 app.command("evaluate")(evaluate.evaluate)
 app.command("identify")(identify.identify)

@@ -61,7 +61,7 @@ def evaluate(
 
 
 def load_attacks(pipe: Any, surrogate: str | None) -> list[Any]:
-    """Attacks that use a model: projected gradients against the vae, regeneration by a surrogate if one is named."""
+    """Attacks that use a model: gradients against the vae, regeneration by a surrogate if one is named."""
     from diffmark.attacks.adversarial import adversarial_attacks
     from diffmark.attacks.regeneration import regeneration_attacks
     from diffmark.pipelines import load_pipeline
