@@ -54,8 +54,10 @@ def plain_errors() -> Iterator[None]:
 def opened(url: str | None, actor: str | None, **options: Any) -> Iterator[Registry]:
     """The registry, closed again at the end."""
     with plain_errors():
-        from diffmark.registry import Registry
+        from diffmark.cli.progress import track
+        from diffmark.registry import Registry, progress
 
+        progress.bar = track
         with Registry.open(url or default_url(), actor=actor, **options) as registry:
             yield registry
 

@@ -50,7 +50,7 @@ def too_near(store: Store, connection: Connection, keys: Keys) -> NDArray[np.boo
         near = np.zeros(len(keys), dtype=bool)
         for i, key in enumerate(keys):
             query = queries.from_bits(int(key))
-            earlier = len(keys[:i]) and query.distances(keys[:i]).min() < LEAST_DISTANCE
+            earlier = len(keys[:i]) and query.costs(keys[:i]).min() < LEAST_DISTANCE
             near[i] = earlier or len(search_rows(store, connection, query, 1, LEAST_DISTANCE - 1)[0][0])
         return near
     near = np.zeros(len(keys), dtype=bool)

@@ -102,8 +102,6 @@ class MultiIndex:
                 patterns,
                 rotated(np.array([query.bits], dtype=np.uint64), start)[0],
                 rotated(query.planes, start),
-                rotated(np.array([query.filter[0]], dtype=np.uint64), start)[0],
-                query.filter[1],
                 worst,
                 rotated(PART_MASKS[others], start),
                 np.array([limits[other] if other < part else seen[other] for other in others]),
