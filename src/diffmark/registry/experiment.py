@@ -171,8 +171,8 @@ def win_probability(distribution: NDArray[np.float64], cost: int, size: int) -> 
     """E[1 / (1 + ties); nobody nearer] = ((1 - F(c-1))^N - (1 - F(c))^N) / (N f(c)) for N = size."""
     before = float(distribution[cost - 1]) if cost else 0.0
     mass = float(distribution[cost]) - before
-    if before >= 1 or mass <= 0:
-        return 0.0
+    if mass <= 0:  # less than can be told from zero: ties do not happen
+        return float((1 - before) ** (size - 1))
     if mass >= 1 - before:  # nothing can be further away
         return (1 - before) ** size / (size * mass)
     return float(
