@@ -1,22 +1,26 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv and installs what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := dev,heif,registry,postgres,train,eval
+EXTRAS := dev,heif,registry,postgres,clickhouse,train,eval
 
 .PHONY: demo test test-slow lint docs clean
 .DELETE_ON_ERROR:
 
-# torch comes first and alone: packages that depend on it would otherwise pull the CUDA build.
-.venv/installed: pyproject.toml constraints.txt
+# torch comes first and alone: the packages that depend on it then keep the build that is there.
+.venv/runtime: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[heif,registry]'
+	touch $@
+
+.venv/installed: .venv/runtime
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 # These two ask for the opencv build with a GUI; the headless one from the extra `eval` serves.
 	$(BIN)/pip install --quiet -c constraints.txt --no-deps invisible-watermark blind-watermark
 	touch $@
 
-demo: .venv/installed
+demo: .venv/runtime
 	$(BIN)/python -m diffmark.demo
 
 test: .venv/installed lint

@@ -84,6 +84,8 @@ def _sd_scheduler(name: str = "DDIMScheduler", **more: Any) -> Any:
     settings = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", **more}
     if name == "DDIMScheduler":
         settings |= {"clip_sample": False, "set_alpha_to_one": True, "steps_offset": 1}
+    if name == "PNDMScheduler":
+        settings["skip_prk_steps"] = True
     return getattr(diffusers, name)(**settings)
 
 

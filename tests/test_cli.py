@@ -180,6 +180,9 @@ def test_payloads_from_end_to_end(run, tmp_path, model_folder, codec_folder):
     record = json.loads(text)
     assert (code, record["account"]) == (0, 42)
     assert "account 42" in run("secret", "show", record["secret"], "--payload-key", key)[1]
+    other = ("--payload-key", key, "--payload-bits", "16,12,8")
+    assert "does not verify" in run("secret", "show", record["secret"], *other)[1]
+    assert "three numbers" in run("secret", "show", record["secret"], *other[:3], "20;13")[2]
     code, text, _ = run("detect", tmp_path / "00000.png", *shared, "--vae", model_folder, "--json")
     assert json.loads(text)["test"] == "payload"
 
@@ -207,7 +210,8 @@ def test_info(run, codec_folder):
         (("detect", "--codec", "nosuch"), "Missing argument"),
         (("generate", "--codec", "nosuch", "x"), "no codec at 'nosuch'"),
         (("generate",), "either a PROMPT or --prompts"),
-        (("generate", "  "), "no codec|no prompt|embedded"),
+        (("generate", "  "), "there is no prompt"),
+        (("detect", "x.png", "--codec", "nosuch", "--device", "foo"), "no codec"),
         (("secret", "show", "xyz"), "hex digits"),
         (("info", "nosuch"), "no codec"),
         (("nosuch",), "No such command"),
@@ -232,6 +236,11 @@ def test_bad_combinations(run, tmp_path, model_folder, codec_folder):
             "holds no payload key",
         ),
         (("generate", "x", *shared, "--secret", "12"), "16 hex digits, got 2"),
+        (("generate", "x", *shared, "--device", "foo"), "no device 'foo' here"),
+        (
+            ("detect", "x.png", *shared[2:4], "--vae", model_folder, "--device", "cuda:9"),
+            "no device 'cuda:9' here",
+        ),
         (("generate", "x", *shared, "--injection", "early"), "unknown injection mode"),
         (("generate", "x", *shared[2:], "--model", tmp_path), "is no folder of a diffusers pipeline"),
         (("detect", str(tmp_path / "*.png"), "--codec", codec_folder, "--vae", model_folder), "no images"),

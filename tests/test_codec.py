@@ -154,8 +154,19 @@ def test_damaged_codecs_give_clear_errors(saved):
     fails("is not a codec's")
     rewrite(saved, config={"colour": "red"})
     fails("does not describe a codec")
-    rewrite(saved, config={"height": 7})
-    fails("does not describe a codec")
+    for wrong in (
+        {"height": 7},
+        {"length": -1},
+        {"embed_dim": 10**12},
+        {"decoder_widths": []},
+        {"width": True},
+    ):
+        rewrite(saved, config=wrong)
+        fails("does not describe a codec")
+    rewrite(saved, sha256=None)
+    fails("truncated or altered")
+    rewrite(saved, version=99)
+    fails("has version 99, this DiffMark reads 1")
     config.unlink()
     fails("is missing")
 

@@ -85,6 +85,35 @@ def test_blind_verdicts_need_a_calibration(vae, secret):
     assert (unsure.verdict, unsure.test) == ("not marked", "blind")
 
 
+def test_a_calibration_that_cannot_state_the_rate_leaves_it_undecided(vae, secret):
+    codec = tiny_codec()
+    codec.calibration = Calibration.measure(np.linspace(0, 1, 500))
+    found = Detector(codec, vae, fpr=1e-3).decide(logits_for(secret, size=1e4))
+    assert (found.verdict, found.test) == ("undecided", "blind")
+    assert "cannot state a rate of 0.001" in found.explanation
+    assert Detector(codec, vae, fpr=0.01).decide(logits_for(secret, size=1e4)).marked
+
+
+def test_numbers_that_are_not_finite_are_no_verdict(vae, secret):
+    logits = logits_for(secret)
+    logits[3, 0] = np.nan
+    for detector in (
+        Detector(tiny_codec(), vae),
+        Detector(tiny_codec(), vae, payload=PayloadScheme(bytes(32))),
+    ):
+        for secrets in (None, secret[None]):
+            found = detector.decide(logits, secrets)
+            assert found.verdict == "undecided"
+            assert "not finite" in found.notes[0]
+            json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_a_rate_that_so_many_candidates_rule_out_is_refused_at_the_start(vae):
+    short = Detector(tiny_codec(length=16), vae)
+    with pytest.raises(ValueError, match="cannot reach"):
+        list(short.scan([picture()], random_secrets(200, 16)))
+
+
 def test_payloads_verify(vae):
     scheme = PayloadScheme(bytes(32))
     detector = Detector(tiny_codec(), vae, payload=scheme)

@@ -105,15 +105,19 @@ def test_sixteen_bits():
 
 
 def test_colour_profiles(picture):
-    lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    assert distance(read_image(saved(picture, "PNG", icc_profile=lab)).image, picture) < 2
+    own = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    assert distance(read_image(saved(picture, "PNG", icc_profile=own)).image, picture) < 2
+    # A profile with red and blue exchanged: red light is stored as (0, 0, 255).
+    swapped = own.replace(b"rXYZ", b"????").replace(b"bXYZ", b"rXYZ").replace(b"????", b"bXYZ")
+    turned = read_image(saved(picture, "PNG", icc_profile=swapped)).image
+    assert distance(turned, Image.merge("RGB", picture.split()[::-1])) < 3
     broken = read_image(saved(picture, "PNG", icc_profile=b"no profile"))
     assert "colour profile" in broken.notes[0]
     assert distance(broken.image, picture) == 0
     alpha = picture.convert("RGBA")
     alpha.putalpha(200)
-    assert "white" in read_image(saved(alpha, "PNG", icc_profile=lab)).notes[0]
-    assert distance(read_image(saved(picture.convert("P"), "PNG", icc_profile=lab)).image, picture) < 25
+    assert "white" in read_image(saved(alpha, "PNG", icc_profile=own)).notes[0]
+    assert distance(read_image(saved(picture.convert("P"), "PNG", icc_profile=own)).image, picture) < 25
 
 
 def test_animated_says_that_one_frame_was_read(picture):
@@ -153,6 +157,21 @@ def test_truncated_files(picture, format):
         read_image(whole[: len(whole) // 2])
 
 
+def test_formats_that_run_programs_are_not_opened():
+    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage"
+    with pytest.raises(ImageError, match="not an image, or of a format"):
+        read_image(postscript)
+
+
+def test_a_truncated_image_that_was_opened_lazily(picture):
+    whole = saved(picture, "PNG")
+    with (
+        Image.open(io.BytesIO(whole[: len(whole) // 2])) as opened,
+        pytest.raises(ImageError, match="truncated"),
+    ):
+        read_image(opened)
+
+
 def test_what_is_not_an_image(tmp_path):
     (tmp_path / "text.png").write_text("hello")
     for value, says in [
@@ -175,7 +194,7 @@ def test_what_is_not_an_image(tmp_path):
 
 def test_damaged_bytes_never_crash(picture):
     rng = np.random.default_rng(0)
-    for format in ("PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP"):
+    for format in ("PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP", "AVIF", "JPEG2000", "PPM"):
         whole = np.frombuffer(saved(picture, format), np.uint8)
         for _ in range(60):
             damaged = whole.copy()

@@ -26,6 +26,9 @@ SCHEDULERS = [
     "UniPCMultistepScheduler",
     "PNDMScheduler",
     "HeunDiscreteScheduler",
+    "DDPMScheduler",
+    "DEISMultistepScheduler",
+    "LMSDiscreteScheduler",
 ]
 START = Injection("persistent")  # with one step, the whole dose is added before it
 
@@ -126,21 +129,50 @@ def silence(monkeypatch, pipe):
     monkeypatch.setattr(pipe.unet, "forward", lambda sample, *args, **kwargs: (torch.zeros_like(sample),))
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_every_scheduler_delivers_the_dose_at_the_same_noise_level(rig, name, secret, monkeypatch):
-    """With a silent denoiser z0 = sum_k w_k delta / sqrt(abar_k), whatever the solver."""
-    rig = rig(name)
-    codec, injection = tiny_codec(), Injection("late", start=0.5)
+def delivered(rig, codec, secret, injection, monkeypatch, dtype=torch.float32):
+    """What arrives at z0 of a silent denoiser, as a multiple of delta, against sum_k w_k / sqrt(abar_k)."""
     silence(monkeypatch, rig.pipe)
+    embeds = {name: rig.arguments[name].to(dtype) for name in ("prompt_embeds", "negative_prompt_embeds")}
+    rig.pipe.to(dtype)
+    try:
+        plain = rig.run(steps=20, **embeds)
+        with diffmark.watermark(rig.pipe, codec, secret, injection=injection):
+            difference = (rig.run(steps=20, **embeds) - plain).float()
+    finally:
+        rig.pipe.to(torch.float32)
+    times = rig.pipe.scheduler.timesteps.double().numpy()
+    weights = injection.weights(times / 1000)
+    abar = np.interp(times, np.arange(1000), rig.pipe.scheduler.alphas_cumprod.numpy())
+    delta = codec.delta(secret)
+    measured = float((difference * delta).sum() / delta.square().sum())
+    return measured, float((weights[:-1] / np.sqrt(abar)).sum())
+
+
+@pytest.mark.parametrize("mode", ["late", "persistent", "mean"])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_every_scheduler_delivers_the_dose_at_the_same_noise_level(rig, name, mode, secret, monkeypatch):
+    measured, expected = delivered(rig(name), tiny_codec(), secret, Injection(mode, start=0.5), monkeypatch)
+    assert measured == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("mode", ["late", "mean"])
+def test_small_shares_are_not_rounded_away(rig, mode, dtype, secret, monkeypatch):
+    injection = Injection(mode, start=0.2)
+    measured, expected = delivered(rig("sd"), tiny_codec(), secret, injection, monkeypatch, dtype)
+    assert measured == pytest.approx(expected, rel=0.2)
+
+
+def test_flow_matching_delivers_the_dose(rig, secret, monkeypatch):
+    """A silent velocity leaves the latents as they are: z0 - start = dose * delta."""
+    rig = rig("sd3")
+    codec = tiny_codec(16)
+    monkeypatch.setattr(rig.pipe.transformer, "forward", lambda hidden_states, **kwargs: (hidden_states * 0,))
     plain = rig.run(steps=12)
-    with diffmark.watermark(rig.pipe, codec, secret, injection=injection):
-        difference = rig.run(steps=12) - plain
-    times = rig.pipe.scheduler.timesteps.double()
-    weights = injection.weights(times.numpy() / 1000)
-    abar = np.interp(times.numpy(), np.arange(1000), rig.pipe.scheduler.alphas_cumprod.numpy())
-    expected = float((weights[:-1] / np.sqrt(abar)).sum())
-    measured = float((difference * codec.delta(secret)).sum() / codec.delta(secret).square().sum())
-    assert measured == pytest.approx(expected, rel=0.02)
+    for mode in ("persistent", "late", "mean"):
+        with diffmark.watermark(rig.pipe, codec, secret, injection=Injection(mode)):
+            difference = rig.run(steps=12) - plain
+        torch.testing.assert_close(difference, codec.delta(secret), atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -268,8 +300,9 @@ def test_composes_with_the_callers_callbacks(rig, secret):
 
 def test_callback_alone_refuses_what_it_cannot_do(rig, secret):
     lone = WatermarkCallback(rig("sd").pipe, tiny_codec(), secret)
-    with pytest.raises(UnmarkableError, match="before the first step"):
-        rig("sd").run(callback_on_step_end=lone)
+    for _ in range(2):  # not only the first time
+        with pytest.raises(UnmarkableError, match="before the first step"):
+            rig("sd").run(steps=1, callback_on_step_end=lone)
     lcm = WatermarkCallback(rig("lcm").pipe, tiny_codec(), secret, injection=Injection("final"))
     with pytest.raises(UnmarkableError, match="'denoised' was not given"):
         rig("lcm").run(callback_on_step_end=lcm)
@@ -350,10 +383,36 @@ def test_what_cannot_be_marked_raises(rig, secret, monkeypatch):
         pytest.raises(UnmarkableError, match="already inside"),
     ):
         WatermarkCallback(rig("sd").pipe, tiny_codec(), secret)
-    for scheduler in (diffusers.EDMEulerScheduler(), diffusers.SASolverScheduler()):
+    with pytest.raises(FamilyError, match="'vista' and its PatchAutoencoder"):
+        WatermarkCallback(rig("sd").pipe, tiny_codec(family="vista"), secret)
+    with pytest.raises(FamilyError, match="unknown family 'SDXL'"):
+        WatermarkCallback(rig("sd").pipe, tiny_codec(family="SDXL"), secret)
+    with pytest.raises(FamilyError, match="4 pixels a latent, the vae reduces 8 times"):
+        WatermarkCallback(rig("sd").pipe, tiny_codec(pixels_per_latent=4), secret)
+    for scheduler in (
+        diffusers.EDMEulerScheduler(),
+        diffusers.SASolverScheduler(),
+        diffusers.DPMSolverSinglestepScheduler(),
+        diffusers.PNDMScheduler(skip_prk_steps=False),
+    ):
         monkeypatch.setattr(rig("sd").pipe, "scheduler", scheduler)
-        with pytest.raises(UnmarkableError, match="not supported"):
+        with pytest.raises(UnmarkableError, match="not known to deliver"):
             WatermarkCallback(rig("sd").pipe, tiny_codec(), secret)
+        WatermarkCallback(rig("sd").pipe, tiny_codec(), secret, injection=Injection("final"))
+
+
+def test_inpainting_corners(rig, secret):
+    rig = rig("inpaint")
+    codec = tiny_codec()
+    plain = rig.run(steps=10)
+    with diffmark.watermark(rig.pipe, codec, secret, injection=Injection("paper")):
+        difference = rig.run(steps=10) - plain
+    torch.testing.assert_close(difference[..., 4:], codec.delta(secret)[..., 4:], atol=1e-5, rtol=1e-4)
+    with (
+        pytest.raises(UnmarkableError, match="padding_mask_crop"),
+        diffmark.watermark(rig.pipe, codec, secret),
+    ):
+        rig.run(padding_mask_crop=8)
 
 
 def test_bad_arguments(rig, codec, secret):

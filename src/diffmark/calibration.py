@@ -40,6 +40,11 @@ class Calibration:
         tail = [(p, float(ordered[int(p * (count + 1)) - 1])) for p in TAIL if 1 <= p * (count + 1) <= count]
         return cls(count, tuple(tail), measured or {})
 
+    @property
+    def smallest(self) -> float:
+        """The smallest p-value that it can state."""
+        return min((p for p, _ in self.tail), default=1.0)
+
     def p_value(self, score: float) -> float:
         """Share of unmarked images at least this sure, rounded up to the next kept tail."""
         return min((p for p, kept in self.tail if score > kept), default=1.0)

@@ -25,7 +25,8 @@ from diffmark.calibration import Calibration
 from diffmark.injection import Injection
 from diffmark.secret import SecretLike, as_secrets
 
-FORMAT = "diffmark-codec"
+FORMAT, VERSION = "diffmark-codec", 1
+LARGEST = 65536  # bound on every size in a config, so that a damaged file cannot ask for all memory
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "codec.safetensors"
 
@@ -53,6 +54,12 @@ class CodecConfig:
     def __post_init__(self) -> None:
         for name in ("encoder_widths", "decoder_widths", "decoder_hidden"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        sizes = [self.length, self.channels, self.height, self.width, self.embed_dim, self.pixels_per_latent]
+        sizes += [*self.encoder_widths, *self.decoder_widths, *self.decoder_hidden]
+        if not (self.encoder_widths and self.decoder_widths):
+            raise ValueError("encoder_widths and decoder_widths need at least one entry")
+        if any(isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= LARGEST for n in sizes):
+            raise ValueError(f"sizes are whole numbers from 1 to {LARGEST}, got {sizes}")
         shrink = 2 ** len(self.decoder_widths)
         if self.height % shrink or self.width % shrink:
             raise ValueError(
@@ -200,7 +207,7 @@ class Codec(nn.Module):
         save_file({name: value.contiguous() for name, value in state.items()}, weights)
         document = {
             "format": FORMAT,
-            "version": 1,
+            "version": VERSION,
             "config": self.config.to_dict(),
             "calibration": self.calibration.to_dict() if self.calibration else None,
             "provenance": self.provenance,
@@ -213,11 +220,11 @@ class Codec(nn.Module):
     def from_pretrained(cls, source: str | Path) -> Codec:
         """Load from a folder, a bundled name (`bundled_codecs()`) or a Hugging Face hub id (`owner/name`)."""
         folder = find_codec(source)
-        document = _read_config(folder / CONFIG_FILE)
+        document = read_config(folder)
         weights = folder / WEIGHTS_FILE
         if not weights.is_file():
             raise CodecError(f"{weights} is missing: a codec is {CONFIG_FILE} and {WEIGHTS_FILE} together")
-        expected = document.get("sha256", {}).get(WEIGHTS_FILE)
+        expected = (document.get("sha256") or {}).get(WEIGHTS_FILE)
         if expected != _sha256(weights):
             raise CodecError(
                 f"{weights} does not have the sha256 that {CONFIG_FILE} states: truncated or altered"
@@ -229,7 +236,7 @@ class Codec(nn.Module):
                 Calibration.from_dict(calibration) if calibration else None,
                 document.get("provenance"),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CodecError(f"{folder / CONFIG_FILE} does not describe a codec: {error}") from error
         codec._load_weights(weights)
         return codec.eval()
@@ -297,7 +304,11 @@ def _fetch(repository: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(repository, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, "vae/*"]))
+        return Path(
+            snapshot_download(
+                repository, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, "vae/*.json", "vae/*.safetensors"]
+            )
+        )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise CodecError(
             f"no local folder {repository!r}, and the hub did not give a codec of that id: {error}"
@@ -308,7 +319,9 @@ def _bundle() -> Path:
     return Path(str(resources.files("diffmark"))) / "codecs"
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """The JSON document of a codec's folder, checked to be one."""
+    path = folder / CONFIG_FILE
     if not path.is_file():
         raise CodecError(f"{path} is missing: a codec is {CONFIG_FILE} and {WEIGHTS_FILE} together")
     try:
@@ -317,6 +330,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise CodecError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CodecError(f"{path} is not a codec's: it does not say format {FORMAT!r}")
+    if document.get("version") != VERSION:
+        raise CodecError(f"{path} has version {document.get('version')!r}, this DiffMark reads {VERSION}")
     return document
 
 

@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from diffmark.attacks import attack
-from diffmark.cli.progress import track
 from diffmark.codec import Codec
 from diffmark.detection import Detector
 from diffmark.generation import Order, Sampling, generate
 from diffmark.pipelines import load_pipeline
+from diffmark.progress import track
 from diffmark.registry import Registry
 from diffmark.secret import from_hex
 
@@ -64,6 +64,8 @@ def main(
 ) -> None:
     """Run the demonstration and write pictures and a page into OUT."""
     console = Console()
+    if out.exists() and any(out.iterdir()) and not (out / "registry.db").exists():
+        raise typer.BadParameter(f"{out} holds something else: choose another folder")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     loaded = Codec.from_pretrained(codec)

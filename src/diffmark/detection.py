@@ -22,7 +22,7 @@ from torch import nn
 
 from diffmark import statistics
 from diffmark.calibration import evidence
-from diffmark.codec import Codec, find_codec
+from diffmark.codec import Codec, find_codec, read_config
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
 from diffmark.payload import Payload, PayloadScheme
 from diffmark.secret import Bits, SecretLike, as_secrets, to_hex
@@ -32,7 +32,7 @@ Verdict = Literal["marked", "not marked", "undecided"]
 Test = Literal["secret", "payload", "blind", "none"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Detection:
     """What was read from one image and how sure that is."""
 
@@ -105,13 +105,15 @@ class Detection:
             )
         if self.test == "payload":
             return "no payload verifies under this key"
+        if self.test == "blind" and self.verdict == "undecided":
+            return f"no secret was given, and the calibration cannot state a rate of {self.fpr:g}"
         if self.test == "blind":
             return f"no secret was given; unmarked images are read this surely with p = {self.p_value:.2g}"
         return "no secret was given and the codec is not calibrated, so its bits alone prove nothing"
 
 
 class Detector:
-    """Reads secrets from images with a codec and the autoencoder of its family."""
+    """Reads secrets from images with a codec and the autoencoder of its family, both of which it puts into eval."""
 
     def __init__(
         self,
@@ -172,6 +174,10 @@ class Detector:
     ) -> Iterator[Detection | ImageError]:
         """Like `detect_many`, but an image that cannot be read is yielded as its error, in its place."""
         candidates = None if secret is None else as_secrets(secret, self.codec.config.length)
+        if candidates is not None:  # raises if the rate cannot be reached among so many
+            statistics.match_threshold(
+                self.codec.config.length, statistics.per_try(self.fpr, len(candidates))
+            )
         batch: list[Picture | ImageError] = []
         for image in images:
             try:
@@ -208,6 +214,10 @@ class Detector:
             "fpr": self.fpr,
             "notes": notes,
         }
+        if not np.isfinite(logits).all():
+            shared["logits"] = np.nan_to_num(logits, posinf=0, neginf=0)
+            shared["notes"] = (*notes, "the decoder gave numbers that are not finite: try a vae in float32")
+            return Detection(verdict="undecided", test="none", p_value=None, **shared)
         payload = self.payload.decode(margins) if self.payload else None
         if secrets is not None:
             return self._against(secrets, margins, bits, {**shared, "payload": payload})
@@ -218,7 +228,12 @@ class Detector:
             )
         if self.codec.calibration is not None:
             p_value = self.codec.calibration.p_value(float(evidence(margins)))
-            return Detection(verdict=_verdict(p_value, self.fpr), test="blind", p_value=p_value, **shared)
+            verdict = _verdict(p_value, self.fpr)
+            if (
+                self.codec.calibration.smallest > self.fpr
+            ):  # too few negatives to ever say "marked" at this rate
+                verdict = "undecided"
+            return Detection(verdict=verdict, test="blind", p_value=p_value, **shared)
         return Detection(verdict="undecided", test="none", p_value=None, **shared)
 
     def _against(self, secrets: Bits, margins: np.ndarray, bits: Bits, shared: dict[str, Any]) -> Detection:
@@ -264,7 +279,7 @@ def _own_vae(codec: str | Path) -> str | Path | nn.Module:
     folder = find_codec(codec)
     if (folder / "vae").is_dir():
         return folder / "vae"
-    if Codec.from_pretrained(folder).config.family == "vista":
+    if read_config(folder)["config"].get("family") == "vista":
         from diffmark.vista import load_autoencoder
 
         return load_autoencoder()

@@ -15,7 +15,7 @@ import torch
 from diffmark import __version__
 from diffmark.codec import Codec
 from diffmark.injection import Injection
-from diffmark.marking import watermark
+from diffmark.marking import UnmarkableError, watermark
 from diffmark.secret import Bits, to_hex
 
 RECORDS = "images.jsonl"
@@ -51,6 +51,10 @@ def generate(pipe: Any, codec: Codec, order: Order, sampling: Sampling | None = 
             num_inference_steps=sampling.steps,
             guidance_scale=sampling.guidance,
             generator=generator,
+        )
+    if any(getattr(output, "nsfw_content_detected", None) or ()):
+        raise UnmarkableError(
+            f"the safety checker blacked out the image of {order.prompt!r}: it carries no mark"
         )
     return output.images[0]
 

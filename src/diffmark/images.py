@@ -15,7 +15,9 @@ MAX_PIXELS = 100_000_000  # decompression-bomb limit
 
 ImageLike = Any  # path, bytes, PIL image, numpy array (H, W[, C]), torch tensor (C, H, W)
 
-Image.init()
+# Pillow can open more, PostScript through Ghostscript among it: not for files from strangers.
+FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "AVIF", "HEIF", "TIFF", "BMP", "GIF", "JPEG2000", "PPM", "ICO")
+
 try:
     import pillow_heif
 
@@ -63,7 +65,11 @@ def read_image(value: ImageLike, max_pixels: int = MAX_PIXELS) -> Picture:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _read_file(io.BytesIO(bytes(value)), "bytes", max_pixels)
     if isinstance(value, Image.Image):
-        return _normalise(value, value.__dict__.get("filename") or "image", max_pixels)
+        source = value.__dict__.get("filename") or "image"
+        try:
+            return _normalise(value, source, max_pixels)
+        except OSError as error:  # opened lazily, decoded here
+            raise ImageError(f"{source}: damaged or truncated ({error})") from error
     if hasattr(value, "detach"):  # a torch tensor, without importing torch
         array = value.detach().cpu()
         if array.ndim != 3 or array.shape[0] not in (1, 3, 4):
@@ -83,17 +89,22 @@ def _read_file(file: Any, source: str, max_pixels: int) -> Picture:
             warnings.simplefilter(
                 "ignore"
             )  # Pillow warns about metadata; its bomb warning is our own limit's job
-            with Image.open(file) as image:
+            with Image.open(file, formats=[name for name in FORMATS if name in _openers()]) as image:
                 return _normalise(image, source, max_pixels)
-    except ImageError:
+    except (ImageError, MemoryError):
         raise
     except UnidentifiedImageError:
         raise ImageError(f"{source}: not an image, or of a format that is not supported") from None
     except Image.DecompressionBombError:
-        raise ImageError(f"{source}: more pixels than the limit of {max_pixels:,}") from None
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, KeyError) as error:
-        # Pillow's decoders raise all of these on damaged files.
+        limit = min(max_pixels, 2 * (Image.MAX_IMAGE_PIXELS or max_pixels))
+        raise ImageError(f"{source}: more than the limit of {limit:,} pixels") from None
+    except Exception as error:  # Pillow's decoders raise a dozen kinds on damaged files
         raise ImageError(f"{source}: damaged or truncated ({error})") from error
+
+
+def _openers() -> dict[str, Any]:
+    Image.init()
+    return Image.OPEN
 
 
 def _from_array(array: np.ndarray, source: str, max_pixels: int) -> Picture:

@@ -51,10 +51,11 @@ class Injection:
         steps = len(times)
         if self.mode == "final":
             return np.append(np.zeros(steps), self.dose)
-        if self.mode == "paper":
-            return np.append(np.full(steps, self.dose), 0.0)
-        if self.mode == "mean":
-            return np.append(np.full(steps, self.dose / steps), 0.0)
+        if self.mode in ("paper", "mean"):
+            # A time that comes twice belongs to a two-stage solver (Heun, PNDM): the first time it only probes.
+            starts = np.append(np.diff(times) != 0, True).astype(float)
+            share = self.dose if self.mode == "paper" else self.dose / starts.sum()
+            return np.append(share * starts, 0.0)
         start = 1.0 if self.mode == "persistent" else self.start
         knots = np.concatenate([[1.0], times[1:], [0.0]])
         below = np.minimum(knots, start) / start  # mass of the density below each knot

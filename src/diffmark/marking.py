@@ -24,6 +24,22 @@ from diffmark.injection import Injection
 from diffmark.secret import SecretLike, as_secrets
 from diffmark.vae import check_family
 
+# Schedulers that tests hold to the dose. Others may rebuild a sample from before the share and lose it.
+SCHEDULERS = (
+    "DDIMScheduler",
+    "DDPMScheduler",
+    "DEISMultistepScheduler",
+    "DPMSolverMultistepScheduler",
+    "EulerAncestralDiscreteScheduler",
+    "EulerDiscreteScheduler",
+    "FlowMatchEulerDiscreteScheduler",
+    "HeunDiscreteScheduler",
+    "LCMScheduler",
+    "LMSDiscreteScheduler",
+    "PNDMScheduler",
+    "UniPCMultistepScheduler",
+)
+
 
 class UnmarkableError(ValueError):
     """The pipeline, or this call of it, cannot carry the mark. Raised instead of giving an unmarked image."""
@@ -81,6 +97,7 @@ class WatermarkCallback(PipelineCallback):
         self._delta: Tensor | None = None  # in the latents' own layout
         self._timesteps, self._weights = np.zeros(0), np.zeros(1)
         self._done = 0  # steps whose share has been added
+        self._owed: Any = 0.0  # what rounding to the latents' dtype has left out so far
 
     @property
     def tensor_inputs(self) -> list[str]:
@@ -106,16 +123,17 @@ class WatermarkCallback(PipelineCallback):
             raise UnmarkableError(
                 f"latents have shape {tuple(latents.shape)}, the codec's delta {tuple(delta.shape)}"
             )
-        self._delta = delta.to(latents.device) * self.strength
+        self._delta = delta.float().to(latents.device) * self.strength
+        self._owed = torch.zeros_like(self._delta)
         self._done = 0
 
     def begin(self, pipe: Any, latents: Tensor) -> None:
         """Right before the first step: fix the shares and add the first one to `latents`, in place."""
-        self._timesteps = pipe.scheduler.timesteps[-pipe.num_timesteps :].double().cpu().numpy()
+        self._timesteps = pipe.scheduler.timesteps[-pipe.num_timesteps :].cpu().double().numpy()
         self._weights = self.injection.weights(self._timesteps / pipe.scheduler.config.num_train_timesteps)
-        share = self._share(pipe, 0, latents)
+        share = self._share(pipe, 0)
         if share is not None:
-            latents.add_(share)
+            latents.copy_(self._add(latents, share))
         self._done = 1
 
     def callback_fn(
@@ -136,15 +154,15 @@ class WatermarkCallback(PipelineCallback):
                 "run that stops before the image is finished (denoising_end) cannot carry the mark; mark the next"
             )
         last = step_index + 2 == len(self._weights)
-        share = self._share(pipeline, step_index + 1, latents)
+        share = self._share(pipeline, step_index + 1)
         if last and self._pastes_original(pipeline):
             share = self._restore(latents, callback_kwargs["mask"], share)
         if share is not None:
-            callback_kwargs["latents"] = latents + share
+            callback_kwargs["latents"] = self._add(latents, share)
             if not last:
                 _shift_history(pipeline.scheduler, share)
             elif "denoised" in self.tensor_inputs:
-                callback_kwargs["denoised"] = callback_kwargs["denoised"] + share
+                callback_kwargs["denoised"] = callback_kwargs["denoised"] + share.to(latents.dtype)
         self._done = step_index + 2
         if last:
             self._delta = None
@@ -159,17 +177,28 @@ class WatermarkCallback(PipelineCallback):
         self.prepare(pipe, latents, (latents.shape[-2], latents.shape[-1]))
         self.begin(pipe, torch.zeros_like(latents))
         if self._weights[0] * self.strength != 0:
+            self._delta, self._done = None, 0
             raise UnmarkableError(
                 f"injection {self.injection.mode!r} adds a share before the first step, where a callback on its "
                 "own cannot reach: use `with diffmark.watermark(pipe, ...)`"
             )
 
-    def _share(self, pipe: Any, index: int, latents: Tensor) -> Tensor | None:
-        """Share `index` of delta in the scheduler's own scale, None where it is nothing."""
+    def _share(self, pipe: Any, index: int) -> Tensor | None:
+        """Share `index` of delta in the scheduler's own scale, in float32; None where it is nothing."""
         weight = float(self._weights[index])
         if weight * self.strength == 0 or self._delta is None:
             return None
-        return (self._delta * (weight * _latent_scale(pipe, index))).to(latents.dtype)
+        return self._delta * (weight * _latent_scale(pipe, index))
+
+    def _add(self, latents: Tensor, share: Tensor) -> Tensor:
+        """latents + share in the latents' dtype; what rounding leaves out is added with the next share.
+
+        A fiftieth of delta is often below half a unit in the last place of bfloat16 and would vanish every time.
+        """
+        wanted = latents.float() + share + self._owed
+        added = wanted.to(latents.dtype)
+        self._owed = wanted - added.float()
+        return added
 
     def _pastes_original(self, pipe: Any) -> bool:
         """An inpainting pipeline with an ordinary denoiser overwrites what is outside the mask after every step."""
@@ -177,10 +206,10 @@ class WatermarkCallback(PipelineCallback):
 
     def _restore(self, latents: Tensor, mask: Tensor, share: Tensor | None) -> Tensor | None:
         """Outside the mask no denoiser was at work and every share was overwritten: the dose goes to z0 there."""
-        lost = float(self._weights[:-1].sum())
+        lost = 0.0 if self.injection.mode == "final" else self.injection.dose
         if lost * self.strength == 0 or self._delta is None:
             return share
-        restored = (self._delta * lost * (1 - mask[: latents.shape[0]])).to(latents.dtype)
+        restored = self._delta * lost * (1 - mask[: latents.shape[0]].float())
         return restored if share is None else share + restored
 
 
@@ -193,6 +222,10 @@ def _marking_class(plain: type, callback: WatermarkCallback) -> type:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             bound = inspect.signature(plain.__call__).bind(self, *args, **kwargs)
             arguments = bound.arguments
+            if arguments.get("padding_mask_crop") is not None:
+                raise UnmarkableError(
+                    "padding_mask_crop pastes unmarked pixels around the result: leave it out"
+                )
             theirs = arguments.get("callback_on_step_end")
             wanted = list(arguments.get("callback_on_step_end_tensor_inputs") or ["latents"])
             wanted = list(getattr(theirs, "tensor_inputs", wanted))
@@ -252,20 +285,18 @@ def _check_pipeline(pipe: Any, codec: Codec, injection: Injection) -> None:
             )
     if "callback_on_step_end" not in inspect.signature(type(pipe).__call__).parameters:
         raise UnmarkableError(f"{name} takes no callback_on_step_end, so its latents cannot be reached")
-    if hasattr(pipe.scheduler, "precondition_inputs"):
-        raise UnmarkableError(
-            f"{type(pipe.scheduler).__name__} preconditions its latents, which is not supported"
-        )
-    if hasattr(pipe.scheduler, "last_sample") and not isinstance(pipe.scheduler, UniPCMultistepScheduler):
-        raise UnmarkableError(
-            f"{type(pipe.scheduler).__name__} corrects steps in a way that is not supported"
-        )
-    inpaints = "Inpaint" in name and "mask" not in type(pipe)._callback_tensor_inputs
-    if inpaints and injection.mode != "final":
-        raise UnmarkableError(
-            f"{name} hides its mask from callbacks: only injection mode 'final' can mark it"
-        )
     check_family(codec.config, pipe.vae)
+    if injection.mode == "final":
+        return
+    scheduler = type(pipe.scheduler).__name__
+    if scheduler not in SCHEDULERS or not getattr(pipe.scheduler.config, "skip_prk_steps", True):
+        raise UnmarkableError(
+            f"{scheduler} is not known to deliver a dose that is spread over steps; use injection mode 'final', "
+            f"or one of {', '.join(SCHEDULERS)} (PNDM with skip_prk_steps)"
+        )
+    offers_mask = "mask" in type(pipe)._callback_tensor_inputs
+    if "Inpaint" in name and not (offers_mask and getattr(pipe, "unet", None) is not None):
+        raise UnmarkableError(f"{name} hides what it pastes back: only injection mode 'final' can mark it")
 
 
 def _latent_size(pipe: Any, latents: Tensor, arguments: dict[str, Any]) -> tuple[int, int]:
@@ -289,7 +320,7 @@ def _latent_scale(pipe: Any, index: int) -> float:
     if float(getattr(scheduler, "init_noise_sigma", 1.0)) == 1.0:
         return 1.0
     first = len(scheduler.timesteps) - pipe.num_timesteps  # img2img starts in the middle
-    return float((1 + scheduler.sigmas[first + index].double() ** 2).sqrt())
+    return float((1 + scheduler.sigmas[first + index].cpu().double() ** 2).sqrt())
 
 
 def _shift_history(scheduler: Any, share: Tensor) -> None:
@@ -306,7 +337,9 @@ def _shift_history(scheduler: Any, share: Tensor) -> None:
     jump = share / alpha_t
     predicts_z0 = getattr(scheduler, "predict_x0", "++" in scheduler.config.get("algorithm_type", ""))
     if predicts_z0:
-        scheduler.model_outputs = [past if past is None else past + jump for past in scheduler.model_outputs]
+        scheduler.model_outputs = [
+            past if past is None else (past + jump).to(past.dtype) for past in scheduler.model_outputs
+        ]
     if getattr(scheduler, "last_sample", None) is not None:
         alpha_s, _ = scheduler._sigma_to_alpha_sigma_t(scheduler.sigmas[step - 1])
-        scheduler.last_sample = scheduler.last_sample + jump * alpha_s
+        scheduler.last_sample = scheduler.last_sample + (jump * alpha_s).to(scheduler.last_sample.dtype)

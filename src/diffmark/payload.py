@@ -1,11 +1,12 @@
-"""Payload mode: (account, nonce) inside the secret itself, behind a keyed permutation and an error-correcting code.
+"""Payload mode: (account, nonce) inside the secret itself, behind a keyed permutation and a code.
 
-    account | nonce | check zeros  --FF1 under the operator's key-->  k bits  --BCH + parity-->  L bits
+    account | nonce | check zeros  --FF1-->  k bits  --BCH + parity-->  L bits  --XOR mask-->  secret
 
-The permutation covers the whole block, so every nonce gives an account fresh-looking bits, averaging images of
-one account reveals nothing, and only the key links them. The check bits verify: under a wrong key, or on an
-unmarked image, they come out zero by chance only. The code is BCH from `galois`; hard decisions are decoded
-algebraically, soft ones by ordered statistics (Fossorier and Lin, 1995).
+Permutation and mask come from the operator's key. The permutation covers the whole block, so every nonce gives an
+account fresh-looking bits and only the key links them. The mask moves the code to a place of the operator's own: to
+anyone else, another operator included, a secret is a random word and not a codeword. The check bits verify: under a
+wrong key, or on an unmarked image, they come out zero by chance only. The code is BCH from `galois`; hard decisions
+are decoded algebraically, soft ones by ordered statistics (Fossorier and Lin, 1995).
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ import functools
 import itertools
 import math
 import secrets as operating_system
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import ArrayLike, NDArray
 
 from diffmark.permutation import FF1
-from diffmark.secret import Bits, from_int, to_int
+from diffmark.secret import Bits, from_bytes, from_int, to_int
 
+WIDTHS = (20, 13, 12)  # account, nonce and check in 64 bits: three errors are always corrected
 FLIPS = 2  # ordered statistics: how many of the most reliable positions may be wrong
 
 
@@ -44,14 +50,18 @@ class Code:
     dimension: int
 
     def __post_init__(self) -> None:
-        if self.dimension not in dict(rates(self.length)):
+        try:
+            _bch(self.length, self.dimension)
+        except ValueError:
             known = ", ".join(f"{k} (t={t})" for k, t in rates(self.length))
-            raise ValueError(f"no code of {self.dimension} bits in {self.length}; there are {known}")
+            raise ValueError(
+                f"no code of {self.dimension} bits in {self.length}; there are {known}"
+            ) from None
 
     @property
     def correctable(self) -> int:
         """t: every pattern of up to t errors is corrected."""
-        return dict(rates(self.length))[self.dimension]
+        return int(_bch(self.length, self.dimension).t)
 
     def encode(self, message: Bits) -> Bits:
         """(k,) -> (L,)"""
@@ -59,7 +69,7 @@ class Code:
 
     def decode_hard(self, bits: Bits) -> Bits | None:
         """The codeword within t errors of `bits`, (L,) -> (L,); None if there is none."""
-        bch, _ = _bch(self.length, self.dimension)
+        bch = _bch(self.length, self.dimension)
         message, errors = bch.decode(bits[:-1].astype(np.uint8), errors=True)  # the parity bit stands outside
         return None if int(errors) < 0 else self.encode(np.asarray(message).astype(np.uint8))
 
@@ -83,7 +93,12 @@ class PayloadScheme:
     """
 
     def __init__(
-        self, key: bytes, length: int = 64, account_bits: int = 20, nonce_bits: int = 13, check_bits: int = 12
+        self,
+        key: bytes,
+        length: int = 64,
+        account_bits: int = WIDTHS[0],
+        nonce_bits: int = WIDTHS[1],
+        check_bits: int = WIDTHS[2],
     ) -> None:
         if min(account_bits, check_bits) < 1 or nonce_bits < 0:
             raise ValueError(
@@ -92,11 +107,29 @@ class PayloadScheme:
         self.account_bits, self.nonce_bits, self.check_bits = account_bits, nonce_bits, check_bits
         self.code = Code(length, account_bits + nonce_bits + check_bits)
         self._permutation = FF1(key, self.code.dimension, tweak=b"diffmark-payload-1")
+        derive = HKDF(SHA256(), -(-length // 8), salt=None, info=b"diffmark-payload-mask-1")
+        self._mask = from_bytes(derive.derive(key), 8 * -(-length // 8))[:length]
 
     @staticmethod
     def new_key() -> bytes:
         """A key from the operating system's random source."""
         return operating_system.token_bytes(32)
+
+    @classmethod
+    def from_file(cls, path: str | Path, length: int = 64, widths: Sequence[int] = WIDTHS) -> PayloadScheme:
+        """The scheme under the hex key in a file; `widths` are the bits of account, nonce and check."""
+        text = Path(path).read_text().strip()
+        try:
+            key = bytes.fromhex(text)
+        except ValueError:
+            key = b""
+        if len(key) != 32:
+            raise ValueError(
+                f"{path} holds no payload key: 64 hex digits, as diffmark secret key writes them"
+            )
+        if len(widths) != 3:
+            raise ValueError(f"a payload has three widths: account, nonce and check, got {list(widths)}")
+        return cls(key, length, *widths)
 
     def encode(self, account: int, nonce: int | None = None) -> Bits:
         """The secret for one image of `account`, shape (L,); the nonce is random unless given."""
@@ -109,7 +142,7 @@ class PayloadScheme:
             if not 0 <= value < 1 << width:
                 raise ValueError(f"{name} {value} does not fit in {width} bits")
         block = (account << self.nonce_bits | nonce) << self.check_bits
-        return self.code.encode(from_int(self._permutation.encrypt(block), self.code.dimension))
+        return self.code.encode(from_int(self._permutation.encrypt(block), self.code.dimension)) ^ self._mask
 
     def decode(self, margins: ArrayLike) -> Payload:
         """Read a payload from logit margins, (L,); hard bits serve as margins of equal size.
@@ -120,6 +153,7 @@ class PayloadScheme:
         values = np.asarray(margins, dtype=np.float64)
         if values.shape != (self.code.length,):
             raise ValueError(f"margins have shape ({self.code.length},), got {values.shape}")
+        values = np.where(self._mask, -values, values)
         bits = (values > 0).astype(np.uint8)
         codeword = self.code.decode_hard(bits)
         payload = self._verify(codeword, bits)
@@ -186,14 +220,14 @@ def _bch(length: int, dimension: int):  # type: ignore[no-untyped-def]
     import galois
 
     size, shortened = _parent(length)
-    return galois.BCH(size, dimension + shortened, extension_field=_field(size)), shortened
+    return galois.BCH(size, dimension + shortened, extension_field=_field(size))
 
 
 @functools.cache
 def _generator(length: int, dimension: int) -> NDArray[np.int64]:
     """Systematic generator matrix of the shortened, extended code, (k, L)."""
-    bch, shortened = _bch(length, dimension)
-    matrix = np.asarray(bch.G).astype(np.int64)[shortened:, shortened:]
+    _, shortened = _parent(length)
+    matrix = np.asarray(_bch(length, dimension).G).astype(np.int64)[shortened:, shortened:]
     return np.concatenate([matrix, matrix.sum(axis=1, keepdims=True) % 2], axis=1)
 
 

@@ -11,7 +11,7 @@ def load_pipeline(model: str, device: str | None = None) -> Any:
     import torch
     from diffusers import DiffusionPipeline
 
-    device = device or default_device()
+    device = find_device(device)
     if is_embedded(model):
         from diffmark import vista
 
@@ -29,10 +29,16 @@ def is_embedded(model: str) -> bool:
     return model.startswith("vista") and not Path(model).exists()
 
 
-def default_device() -> str:
-    """cuda, mps or cpu, whichever is there."""
+def find_device(name: str | None = None) -> str:
+    """A device that works here: the one named, or else cuda, mps or cpu."""
     import torch
 
+    if name is not None:
+        try:
+            torch.empty(0, device=name)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(f"no device {name!r} here: {str(error).splitlines()[0]}") from error
+        return name
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"

@@ -80,8 +80,8 @@ def as_secrets(value: SecretLike, length: int) -> Bits:
     if single is not None:
         return single[None]
     if hasattr(value, "detach"):  # a torch tensor, without importing torch
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray) and value.ndim == 2:
+        value = value.detach().cpu().double().numpy()
+    if isinstance(value, np.ndarray) and value.ndim == 2 and len(value):
         return np.stack([_bits(row, length) for row in value])
     if isinstance(value, Iterable) and not isinstance(value, np.ndarray):
         items = list(value)
@@ -103,13 +103,13 @@ def _one(value: SecretLike, length: int) -> Bits | None:
 
 
 def _looks_like_bits(items: list[Any]) -> bool:
-    return all(isinstance(item, (int, np.integer, bool, np.bool_)) and item in (0, 1) for item in items)
+    return all(isinstance(item, (int, float, np.number, np.bool_)) and item in (0, 1) for item in items)
 
 
 def _bits(value: SecretLike, length: int | None = None) -> Bits:
     """A vector of {0,1} as uint8, checked."""
     if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
+        value = value.detach().cpu().double().numpy()
     bits = np.asarray(value)
     if bits.ndim != 1 or bits.size == 0 or (length is not None and bits.size != length):
         wanted = f"({length},)" if length is not None else "(L,)"

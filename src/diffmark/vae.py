@@ -19,17 +19,18 @@ class FamilyError(ValueError):
 
 @dataclass(frozen=True)
 class LatentSpace:
-    """What identifies a family's full autoencoder: its channels and its scaling factor."""
+    """What identifies a family's own autoencoder: its scaling factor, or its class."""
 
-    channels: int
-    scaling_factor: float
+    scaling_factor: float | None = None
+    vae_class: str | None = None
 
 
 FAMILIES = {
-    "sd": LatentSpace(4, 0.18215),
-    "sdxl": LatentSpace(4, 0.13025),
-    "sd3": LatentSpace(16, 1.5305),
-    "flux": LatentSpace(16, 0.3611),
+    "sd": LatentSpace(0.18215),
+    "sdxl": LatentSpace(0.13025),
+    "sd3": LatentSpace(1.5305),
+    "flux": LatentSpace(0.3611),
+    "vista": LatentSpace(vae_class="PatchAutoencoder"),
 }
 
 
@@ -49,23 +50,46 @@ def decode(vae: Any, latents: Tensor) -> Tensor:
 
 
 def check_family(codec: CodecConfig, vae: nn.Module) -> None:
-    """Raise if the codec was not made for this autoencoder's latents."""
+    """Raise if the codec was not made for this autoencoder's latents; without a family only shapes are checked."""
     config: Any = vae.config
     if config.latent_channels != codec.channels:
         raise FamilyError(
             f"the codec is for latents of {codec.channels} channels, the vae has {config.latent_channels}"
         )
-    space = FAMILIES.get(codec.family or "")
-    # A scaling factor of 1 tells nothing: tiny autoencoders give scaled latents of any family.
-    if space and config.scaling_factor != 1 and abs(config.scaling_factor / space.scaling_factor - 1) > 1e-3:
+    factor = _downsampling(config)
+    if factor != codec.pixels_per_latent:
         raise FamilyError(
-            f"the codec is for the family {codec.family!r} (scaling factor {space.scaling_factor}), "
+            f"the codec is for {codec.pixels_per_latent} pixels a latent, the vae reduces {factor} times"
+        )
+    if codec.family is None:
+        return
+    if codec.family not in FAMILIES:
+        raise FamilyError(
+            f"unknown family {codec.family!r}: there are {', '.join(FAMILIES)}, or none for your own"
+        )
+    space = FAMILIES[codec.family]
+    # A scaling factor of 1 tells nothing: tiny autoencoders give scaled latents of any family.
+    known = space.scaling_factor
+    if known and config.scaling_factor != 1 and abs(config.scaling_factor / known - 1) > 1e-3:
+        raise FamilyError(
+            f"the codec is for the family {codec.family!r} (scaling factor {known}), "
             f"the vae's scaling factor is {config.scaling_factor}"
+        )
+    if space.vae_class and type(vae).__name__ != space.vae_class:
+        raise FamilyError(
+            f"the codec is for the family {codec.family!r} and its {space.vae_class}, "
+            f"the vae is a {type(vae).__name__}"
         )
 
 
+def _downsampling(config: Any) -> int:
+    """Pixels a latent, each way: every block but the last halves."""
+    blocks = getattr(config, "block_out_channels", None) or config.encoder_block_out_channels
+    return 2 ** (len(blocks) - 1)
+
+
 def load_vae(source: str | Path) -> nn.Module:
-    """An autoencoder from its own folder, from a pipeline's folder, or from a hub id."""
+    """An autoencoder from its own folder, or from a pipeline's folder or hub id; safetensors only."""
     import diffusers
 
     folder = Path(source)
@@ -77,9 +101,13 @@ def load_vae(source: str | Path) -> nn.Module:
                 f"{source} is neither a vae's folder nor a pipeline's: no config.json, no vae/"
             )
         name = json.loads((folder / "config.json").read_text()).get("_class_name", "AutoencoderKL")
-        vae_class = _find_class(name)
-        return vae_class.from_pretrained(folder).eval()
-    return diffusers.AutoModel.from_pretrained(str(source), subfolder="vae").eval()
+        return _find_class(name).from_pretrained(folder, use_safetensors=True).eval()
+    try:
+        return diffusers.AutoModel.from_pretrained(str(source), subfolder="vae", use_safetensors=True).eval()
+    except OSError as error:
+        raise FileNotFoundError(
+            f"{str(source)!r} is no folder, and the hub gave no pipeline with a vae of that id: {error}"
+        ) from error
 
 
 def _find_class(name: str) -> Any:

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from diffmark.cli import attack, detect, evaluate, generate, identify, info, keys, registry, secret
+from diffmark.cli import attack, detect, evaluate, generate, identify, info, keys, registry, secret, vista
 
 app = typer.Typer(
     help="Write a secret into every image that a frozen diffusion model generates, and read it back.",
@@ -26,6 +26,7 @@ app.command("info")(info.info)
 app.add_typer(secret.app, name="secret")
 app.add_typer(keys.app, name="keys")
 app.add_typer(registry.app, name="registry")
+app.add_typer(vista.app, name="vista")
 
 
 def main() -> None:

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from diffmark.cli.payloads import read_scheme
+
 EXTENSIONS = {
     ".png",
     ".jpg",
@@ -37,6 +39,7 @@ def detect(
         list[str] | None, typer.Option(help="Hex of a secret to look for; may be repeated.")
     ] = None,
     payload_key: Annotated[Path | None, typer.Option(help="File with the key of payloads to verify.")] = None,
+    payload_bits: Annotated[str, typer.Option(help="Bits of account, nonce and check.")] = "20,13,12",
     fpr: Annotated[float, typer.Option(help="False-positive rate that a verdict is stated at.")] = 1e-3,
     batch_size: Annotated[int, typer.Option(min=1, help="Images decoded at once.")] = 8,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
@@ -47,18 +50,15 @@ def detect(
     Exit code 0: every image is marked; 1: at least one is not, or cannot be decided; 2: at least one could not
     be read, or another error.
     """
-    from diffmark.cli.generate import read_scheme
-    from diffmark.cli.progress import track
     from diffmark.detection import Detector
-    from diffmark.pipelines import default_device
+    from diffmark.pipelines import find_device
+    from diffmark.progress import track
 
     paths = list(expand(images, sys.stdin))
     detector = Detector.from_pretrained(codec, vae, fpr=fpr, batch_size=batch_size)
-    if payload_key:
-        detector.payload = read_scheme(payload_key, detector.codec.config.length)
-    outcomes = track(
-        detector.to(device or default_device()).scan(paths, secret or None), "reading", len(paths)
-    )
+    detector.payload = read_scheme(payload_key, payload_bits, detector.codec.config.length)
+    found = detector.to(find_device(device)).scan(paths, secret or None)
+    outcomes = track(found, "reading", len(paths))
     raise typer.Exit(report(outcomes, paths, as_json))
 
 

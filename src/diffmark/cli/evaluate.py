@@ -11,7 +11,9 @@ CLASSIC = ("dwtDct", "dwtDctSvd", "rivaGan", "blindWatermark")
 
 
 def evaluate(
-    experiments: Annotated[list[str], typer.Argument(help="clean, robustness, keys, latency, or all.")],
+    experiments: Annotated[
+        list[str], typer.Argument(help="clean, robustness, keys, transfer, latency, averaging, or all.")
+    ],
     methods: Annotated[
         str, typer.Option(help="Names with commas, or all: diffmark and what else is installed.")
     ] = "diffmark",
@@ -28,11 +30,14 @@ def evaluate(
     cache: Annotated[Path, typer.Option(help="Where pictures are kept between runs.")] = Path(
         "runs/pictures"
     ),
-    out: Annotated[Path, typer.Option(help="Folder for JSON and CSV.")] = Path("runs/evaluation"),
+    out: Annotated[Path, typer.Option(help="Folder for JSON, CSV, figures and the report.")] = Path(
+        "runs/evaluation"
+    ),
 ) -> None:
     """Measure methods on one model in one run."""
     from diffmark.evaluation.experiments import EXPERIMENTS
     from diffmark.evaluation.lab import Extent, Lab
+    from diffmark.evaluation.report import write_report
     from diffmark.evaluation.results import run
     from diffmark.evaluation.studio import Studio
     from diffmark.generation import Sampling
@@ -51,6 +56,7 @@ def evaluate(
     for name in EXPERIMENTS if experiments == ["all"] else experiments:
         rows = run(name, lab, out)
         typer.echo(f"{name}: {len(rows)} rows in {out / name}.json")
+    typer.echo(f"report: {write_report(out)}")
 
 
 def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:

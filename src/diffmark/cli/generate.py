@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffmark.cli.payloads import read_scheme
+
 if TYPE_CHECKING:
     from diffmark.codec import Codec
     from diffmark.generation import Order
+    from diffmark.payload import PayloadScheme
 
 
 def generate(
@@ -25,6 +28,7 @@ def generate(
         Path | None, typer.Option(help="Write payloads under the key in this file (diffmark secret key).")
     ] = None,
     account: Annotated[int | None, typer.Option(help="The account in the payload.")] = None,
+    payload_bits: Annotated[str, typer.Option(help="Bits of account, nonce and check.")] = "20,13,12",
     count: Annotated[int, typer.Option(min=1, help="Images a prompt.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first image; the next ones count up.")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="Denoising steps.")] = 50,
@@ -38,15 +42,16 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
 ) -> None:
     """Generate images that carry a secret."""
-    from diffmark.cli.progress import track
     from diffmark.codec import Codec
     from diffmark.generation import Sampling, generate_into
     from diffmark.injection import Injection
     from diffmark.pipelines import load_pipeline
+    from diffmark.progress import track
 
     texts = _prompts(prompt, prompts)
     loaded = Codec.from_pretrained(codec)
-    orders = _orders(texts * count, loaded, secret, payload_key, account, seed)
+    scheme = read_scheme(payload_key, payload_bits, loaded.config.length)
+    orders = _orders(texts * count, loaded, secret, scheme, account, seed)
     pipe = load_pipeline(model, device)
     pipe.set_progress_bar_config(disable=True)
     sampling = Sampling(steps, guidance, strength, Injection(injection) if injection else None)
@@ -59,7 +64,7 @@ def generate(
 def _prompts(prompt: str | None, file: Path | None) -> list[str]:
     if (prompt is None) == (file is None):
         raise typer.BadParameter("give either a PROMPT or --prompts FILE")
-    texts = [prompt] if prompt is not None else []
+    texts = [prompt.strip()] if prompt is not None else []
     if file is not None:
         texts = [line.strip() for line in file.read_text().splitlines() if line.strip()]
     if not texts or not all(texts):
@@ -68,19 +73,18 @@ def _prompts(prompt: str | None, file: Path | None) -> list[str]:
 
 
 def _orders(
-    texts: list[str], codec: Codec, secret: str, key_file: Path | None, account: int | None, seed: int
+    texts: list[str], codec: Codec, secret: str, scheme: PayloadScheme | None, account: int | None, seed: int
 ) -> list[Order]:
     from diffmark.generation import Order
     from diffmark.secret import from_hex, random_secrets
 
-    if (key_file is None) != (account is None):
+    if (scheme is None) != (account is None):
         raise typer.BadParameter("--payload-key and --account go together")
     length = codec.config.length
     secrets: Any
-    if key_file is not None and account is not None:
+    if scheme is not None and account is not None:
         if secret != "random":
             raise typer.BadParameter("a payload makes the secret itself: leave out --secret")
-        scheme = read_scheme(key_file, length)
         secrets = [scheme.encode(account) for _ in texts]
     elif secret == "random":
         secrets = random_secrets(len(texts), length)
@@ -90,16 +94,3 @@ def _orders(
         Order(text, bits, seed + i, account)
         for i, (text, bits) in enumerate(zip(texts, secrets, strict=True))
     ]
-
-
-def read_scheme(key_file: Path, length: int) -> Any:
-    """The payload scheme under the hex key in a file."""
-    from diffmark.payload import PayloadScheme
-
-    text = key_file.read_text().strip()
-    try:
-        return PayloadScheme(bytes.fromhex(text), length)
-    except ValueError as error:
-        raise ValueError(
-            f"{key_file} holds no payload key (64 hex digits, see diffmark secret key): {error}"
-        ) from error

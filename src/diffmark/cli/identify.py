@@ -65,7 +65,7 @@ def identify(
 def read(names: list[str], codec: str, vae: str | None) -> Iterator[tuple[str, Any]]:
     """(name, logits (64, 2)) of every image or row of a logits file."""
     from diffmark.cli.detect import expand
-    from diffmark.cli.progress import track
+    from diffmark.progress import track
 
     paths = list(expand(names, sys.stdin))
     pictures = [path for path in paths if path.suffix.lower() not in (".npy", ".npz")]

@@ -29,13 +29,13 @@ def info(
 def describe_installation() -> dict[str, Any]:
     from diffmark import __version__
     from diffmark.codec import bundled_codecs
-    from diffmark.pipelines import default_device
+    from diffmark.pipelines import find_device
 
     versions = {name: metadata.version(name) for name in PACKAGES}
     return {
         "diffmark": __version__,
         "python": platform.python_version(),
-        "device": default_device(),
+        "device": find_device(),
         "codecs": bundled_codecs() or ["none bundled"],
         **versions,
     }

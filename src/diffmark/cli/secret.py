@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from diffmark.cli.payloads import read_scheme
+
 app = typer.Typer(help="Make secrets and payload keys, and show what a secret is.", no_args_is_help=True)
 
 
@@ -26,18 +28,18 @@ def new(
 @app.command()
 def show(
     secret: Annotated[str, typer.Argument(help="Hex digits.")],
-    payload_key: Annotated[
-        Path | None, typer.Option(help="Read the payload under the key in this file.")
-    ] = None,
+    length: Annotated[int | None, typer.Option(min=1, help="Bits, if not four a digit.")] = None,
+    payload_key: Annotated[Path | None, typer.Option(help="Key file of the payload to read.")] = None,
+    payload_bits: Annotated[str, typer.Option(help="Bits of account, nonce and check.")] = "20,13,12",
 ) -> None:
     """Print a secret as bits, number and bytes, and the payload in it."""
-    from diffmark.cli.generate import read_scheme
     from diffmark.secret import from_hex, to_int
 
-    bits = from_hex(secret, 4 * len(secret))
+    bits = from_hex(secret, length or 4 * len(secret))
     typer.echo(f"length {len(bits)}\nbits   {''.join(map(str, bits))}\nint    {to_int(bits)}")
-    if payload_key:
-        payload = read_scheme(payload_key, len(bits)).decode(2.0 * bits - 1)
+    scheme = read_scheme(payload_key, payload_bits, len(bits))
+    if scheme:
+        payload = scheme.decode(2.0 * bits - 1)
         found = f"account {payload.account}, nonce {payload.nonce}, {payload.errors} bits corrected"
         typer.echo(f"payload {found if payload.verified else 'does not verify under this key'}")
 

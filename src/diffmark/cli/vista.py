@@ -1,0 +1,171 @@
+"""`diffmark vista`: paint scenes, list, train and measure the embedded models."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="The embedded text-to-image family: list, paint, train, measure.", no_args_is_help=True
+)
+train_app = typer.Typer(
+    help="Train a model of the family; a run that was stopped goes on.", no_args_is_help=True
+)
+app.add_typer(train_app, name="train")
+
+Config = Annotated[
+    Path, typer.Argument(help="Run file, one of configs/vista_*.toml.", exists=True, dir_okay=False)
+]
+Runs = Annotated[Path, typer.Option(help="Folder for states, logs and caches.")]
+Photos = Annotated[
+    Path | None, typer.Option(help="Folder of photographs to mix in.", exists=True, file_okay=False)
+]
+Stop = Annotated[int | None, typer.Option(help="Stop after this many steps; the same command goes on later.")]
+Base = Annotated[str, typer.Option(help="Name of the model to start from.")]
+RUNS = Path("runs/vista")
+
+
+@app.command("list")
+def list_models() -> None:
+    """Name the models there are."""
+    from diffmark.vista import model_names
+
+    for name in model_names():
+        typer.echo(name)
+
+
+@app.command()
+def paint(
+    out: Annotated[Path, typer.Argument(help="Picture to write.")],
+    count: Annotated[int, typer.Option(help="Number of scenes.", min=1)] = 24,
+    seed: Annotated[int, typer.Option(help="Seed of the first scene.")] = 0,
+) -> None:
+    """Paint a contact sheet of scenes and print their captions."""
+    from PIL import Image
+
+    from diffmark.vista.evaluation import contact_sheet
+    from diffmark.vista.paint import paint as paint_scene
+    from diffmark.vista.scenes import caption, random_scene
+
+    scenes = [random_scene(seed + i) for i in range(count)]
+    Image.fromarray(contact_sheet([paint_scene(scene) for scene in scenes])).save(out)
+    for scene in scenes:
+        typer.echo(caption(scene))
+
+
+@app.command()
+def sheet(
+    out: Annotated[Path, typer.Argument(help="Picture to write.")],
+    name: Annotated[str, typer.Option(help="Model.")] = "vista",
+    count: Annotated[int, typer.Option(help="Number of pictures.", min=1)] = 24,
+    steps: Annotated[int, typer.Option(help="Denoising steps.", min=1)] = 50,
+    guidance: Annotated[float, typer.Option(help="Guidance scale.")] = 3.0,
+) -> None:
+    """Generate a contact sheet for unseen prompts and print them."""
+    from PIL import Image
+
+    from diffmark.vista import load_pipeline
+    from diffmark.vista.evaluation import contact_sheet, generate
+    from diffmark.vista.scenes import HELD_OUT, caption, random_scene
+
+    prompts = [caption(random_scene(HELD_OUT + i)) for i in range(count)]
+    parts = generate(load_pipeline(name), prompts, steps, guidance)
+    images = [((x + 1) * 127.5).round().byte().permute(1, 2, 0).numpy() for part in parts for x in part]
+    Image.fromarray(contact_sheet(images)).save(out)
+    typer.echo("\n".join(prompts))
+
+
+@app.command()
+def evaluate(
+    name: Annotated[str, typer.Argument(help="Model.")] = "vista",
+    count: Annotated[int, typer.Option(help="Number of unseen prompts.", min=2)] = 1000,
+    steps: Annotated[int, typer.Option(help="Denoising steps.", min=1)] = 50,
+    guidance: Annotated[float, typer.Option(help="Guidance scale.")] = 3.0,
+) -> None:
+    """Measure prompt alignment and Frechet distance; prints JSON."""
+    from diffmark.vista import load_classifier, load_pipeline
+    from diffmark.vista.evaluation import evaluate_pipeline
+
+    scores = evaluate_pipeline(load_pipeline(name), load_classifier(), count, steps, guidance)
+    typer.echo(json.dumps({"model": name, "count": count, "steps": steps, "guidance": guidance, **scores}))
+
+
+@app.command("evaluate-autoencoder")
+def evaluate_autoencoder_command(runs: Runs = RUNS, photos: Photos = None, count: int = 200) -> None:
+    """Measure the reconstruction of unseen scenes and of photographs in dB; prints JSON."""
+    from diffmark.vista import load_autoencoder
+    from diffmark.vista.training.autoencoder import evaluate_autoencoder
+
+    typer.echo(json.dumps(evaluate_autoencoder(load_autoencoder(), runs / "cache", photos, count)))
+
+
+@app.command("evaluate-classifier")
+def evaluate_classifier_command(runs: Runs = RUNS, count: int = 1000) -> None:
+    """Measure the classifier on unseen scenes; prints JSON."""
+    from diffmark.vista import load_classifier
+    from diffmark.vista.training.classifier import evaluate_classifier
+
+    typer.echo(json.dumps(evaluate_classifier(load_classifier(), runs / "cache", count)))
+
+
+@train_app.command("autoencoder")
+def train_autoencoder_command(
+    config: Config, runs: Runs = RUNS, photos: Photos = None, stop: Stop = None
+) -> None:
+    """Train the autoencoder."""
+    from diffmark.vista.training.autoencoder import AutoencoderConfig, train_autoencoder
+    from diffmark.vista.training.config import read_config
+
+    train_autoencoder(read_config(config, AutoencoderConfig), runs / config.stem, photos, stop)
+
+
+@train_app.command("classifier")
+def train_classifier_command(config: Config, runs: Runs = RUNS, stop: Stop = None) -> None:
+    """Train the scene classifier."""
+    from diffmark.vista.training.classifier import ClassifierConfig, train_classifier
+    from diffmark.vista.training.config import read_config
+
+    train_classifier(read_config(config, ClassifierConfig), runs / config.stem, stop)
+
+
+@train_app.command("unet")
+def train_unet_command(config: Config, runs: Runs = RUNS, stop: Stop = None) -> None:
+    """Train a UNet and its text encoder from scratch, on the family's autoencoder."""
+    from diffmark.vista import load_autoencoder
+    from diffmark.vista.training.config import read_config
+    from diffmark.vista.training.unet import UNetConfig, build_pipeline, train_unet
+
+    run, folder = read_config(config, UNetConfig), runs / config.stem
+    train_unet(run, folder, build_pipeline(load_autoencoder(), run, folder), stop)
+
+
+@train_app.command("sibling")
+def train_sibling_command(config: Config, base: Base = "vista", runs: Runs = RUNS, stop: Stop = None) -> None:
+    """Fine-tune a model to a look."""
+    from diffmark.vista import load_pipeline
+    from diffmark.vista.training.config import read_config
+    from diffmark.vista.training.unet import UNetConfig, train_unet
+
+    train_unet(read_config(config, UNetConfig), runs / config.stem, load_pipeline(base), stop)
+
+
+@train_app.command("lcm")
+def train_lcm_command(config: Config, base: Base = "vista", runs: Runs = RUNS, stop: Stop = None) -> None:
+    """Distil a model to a few steps."""
+    from diffmark.vista import load_pipeline
+    from diffmark.vista.training.config import read_config
+    from diffmark.vista.training.lcm import LCMConfig, train_lcm
+
+    train_lcm(read_config(config, LCMConfig), runs / config.stem, load_pipeline(base), stop)
+
+
+@app.command()
+def bundle(
+    run: Annotated[Path, typer.Argument(help="Folder that a training command saved.", exists=True)],
+    out: Annotated[Path, typer.Argument(help="Folder of the model to write.")],
+) -> None:
+    """Write a trained model as half-precision safetensors, ready to commit."""
+    from diffmark.vista.bundle import bundle_model
+
+    typer.echo(f"{out}: {bundle_model(run, out) / 1e6:.1f} MB")

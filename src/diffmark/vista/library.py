@@ -1,0 +1,61 @@
+"""Where Vista's models are and how to load them. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # torch and diffusers take seconds to import; names are needed sooner
+    from diffmark.vista.autoencoder import PatchAutoencoder
+    from diffmark.vista.classifier import SceneClassifier
+
+BUNDLED = Path(__file__).parent / "weights"
+SIBLINGS = Path(__file__).parents[3] / "siblings"
+"""Models that stay in the repository and out of the wheel; in an installed package there are none."""
+
+FOLDERS_VARIABLE = "DIFFMARK_VISTA"
+"""Environment variable with further folders of models, separated like PATH."""
+
+
+def _folders() -> list[Path]:
+    more = [Path(part) for part in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if part]
+    return [BUNDLED, SIBLINGS, *more]
+
+
+def model_names() -> list[str]:
+    """The names that `load_pipeline` knows."""
+    return sorted(path.parent.name for folder in _folders() for path in folder.glob("*/model_index.json"))
+
+
+def model_folder(name: str) -> Path:
+    """The folder of a pipeline, by name."""
+    for folder in _folders():
+        if (folder / name / "model_index.json").exists():
+            return folder / name
+    names = ", ".join(model_names()) or "none"
+    raise ValueError(f"name: there is no Vista model {name!r}; there are: {names}")
+
+
+def load_pipeline(name: str = "vista", **options: Any) -> Any:
+    """The diffusers pipeline of a Vista model in float32; `options` go to `from_pretrained`."""
+    import torch
+    from diffusers import DiffusionPipeline
+
+    pipeline: Any = DiffusionPipeline.from_pretrained(model_folder(name), local_files_only=True, **options)
+    pipeline.set_progress_bar_config(disable=None)
+    return pipeline.to(torch.float32)  # the files are in half precision, which a CPU is slow at
+
+
+def load_autoencoder() -> PatchAutoencoder:
+    """The family's autoencoder, in float32, for evaluation."""
+    from diffmark.vista.autoencoder import PatchAutoencoder
+
+    return PatchAutoencoder.from_pretrained(BUNDLED / "vista" / "vae").float().eval()
+
+
+def load_classifier() -> SceneClassifier:
+    """The scene classifier, in float32, for evaluation."""
+    from diffmark.vista.classifier import SceneClassifier
+
+    return SceneClassifier.from_pretrained(BUNDLED / "classifier").float().eval()

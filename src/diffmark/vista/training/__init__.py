@@ -1,0 +1,1 @@
+"""Training of the Vista family. Nothing that generates or detects imports this package."""

@@ -1,0 +1,77 @@
+"""Pictures and latents for training: painted once, kept as arrays on disk, read by index."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from tqdm import tqdm
+
+from diffmark.vista.paint import paint
+from diffmark.vista.scenes import random_scene
+
+Picture = NDArray[np.uint8]
+
+
+def painted(
+    folder: Path,
+    count: int,
+    size: int = 256,
+    first_seed: int = 0,
+    look: Callable[[Picture], Picture] | None = None,
+) -> Picture:
+    """The scenes `first_seed` ... as (count, size, size, 3) uint8, painted into `folder` if not yet there."""
+    name = "" if look is None else f"-{look.__name__}"
+    path = folder / f"scenes-{first_seed}-{count}-{size}{name}.npy"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        pictures = np.lib.format.open_memmap(partial, "w+", np.uint8, (count, size, size, 3))
+        for i in tqdm(range(count), desc="painting", disable=None):
+            picture = paint(random_scene(first_seed + i), size)
+            pictures[i] = picture if look is None else look(picture)
+        pictures.flush()
+        partial.replace(path)
+    return np.load(path, mmap_mode="r")
+
+
+def photographs(folder: Path) -> list[Picture]:
+    """Every JPEG and PNG under `folder`, as (height, width, 3) uint8."""
+    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
+    if not paths:
+        raise FileNotFoundError(f"{folder}: no .jpg or .png in it")
+    return [np.asarray(Image.open(path).convert("RGB")) for path in paths]
+
+
+def to_tensor(pictures: Picture) -> Tensor:
+    """(B, H, W, 3) uint8 to (B, 3, H, W) float in [-1, 1], channels last in memory."""
+    return torch.from_numpy(np.array(pictures)).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
+
+
+def to_uint8(images: Tensor) -> Picture:
+    """(B, 3, H, W) in [-1, 1] to (B, H, W, 3) uint8."""
+    scaled = ((images.detach().clamp(-1, 1) + 1) * 127.5).round()
+    return scaled.permute(0, 2, 3, 1).to(torch.uint8).numpy()
+
+
+@torch.no_grad()
+def encoded(vae: Any, folder: Path, count: int, first_seed: int = 0, size: int = 256,
+            look: Callable[[Picture], Picture] | None = None) -> Tensor:  # fmt: skip
+    """Scaled latents of the scenes `first_seed` ..., (count, 4, size/8, size/8) float32, kept in `folder`."""
+    name = "" if look is None else f"-{look.__name__}"
+    path = folder / f"latents-{first_seed}-{count}-{size}{name}.npy"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        pictures = painted(folder, count, size, first_seed, look)
+        parts = []
+        for start in tqdm(range(0, count, 16), desc="encoding", disable=None):
+            mean = vae.encode(to_tensor(pictures[start : start + 16])).latent_dist.mode()
+            parts.append((mean * vae.config.scaling_factor).half().numpy())
+        partial = path.with_suffix(".partial.npy")
+        np.save(partial, np.concatenate(parts))
+        partial.replace(path)
+    return torch.from_numpy(np.load(path)).float()

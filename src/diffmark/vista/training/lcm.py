@@ -1,0 +1,134 @@
+"""Latent consistency distillation (Luo et al. 2023) of a Vista model, with guidance embedding."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import LatentConsistencyModelPipeline, LCMScheduler
+from torch import Tensor
+from torch.nn import functional as F
+
+from diffmark.vista.scenes import random_caption, random_scene
+from diffmark.vista.training.config import LoopConfig
+from diffmark.vista.training.data import encoded
+from diffmark.vista.training.loop import Chance, train
+from diffmark.vista.training.unet import build_unet
+
+
+@dataclass(frozen=True)
+class LCMConfig:
+    """A run of `diffmark vista train lcm`."""
+
+    loop: LoopConfig
+    scenes: int = 16000
+    guidance_width: int = 64
+    guidance_low: float = 2.0
+    guidance_high: float = 8.0
+    solver_steps: int = 50  # of the teacher's DDIM trajectory; a step of it is skipped at a time
+    huber: float = 0.01
+
+
+def boundary_scalings(
+    t: Tensor, sigma_data: float = 0.5, timestep_scaling: float = 10.0
+) -> tuple[Tensor, Tensor]:
+    """c_skip and c_out (B, 1, 1, 1) of the consistency function; at t = 0 it is the identity."""
+    scaled = t.view(-1, 1, 1, 1) * timestep_scaling
+    total = scaled**2 + sigma_data**2
+    return sigma_data**2 / total, scaled / total.sqrt()
+
+
+def guidance_embedding(guidance: Tensor, width: int) -> Tensor:
+    """Sines and cosines of guidance scales (B,), as diffusers' pipelines embed them, (B, width)."""
+    half = width // 2
+    frequencies = torch.exp(torch.arange(half) * -(torch.log(torch.tensor(10000.0)) / (half - 1)))
+    angles = (guidance - 1)[:, None] * 1000 * frequencies[None]
+    return torch.cat([angles.sin(), angles.cos()], 1)
+
+
+class LCMJob:
+    """One step of the consistency function must agree with a guided solver step of the teacher before it."""
+
+    def __init__(self, config: LCMConfig, latents: Tensor, teacher: Any) -> None:
+        torch.manual_seed(config.loop.seed)
+        self.config, self.latents, self.teacher = config, latents, teacher
+        for part in (teacher.unet, teacher.text_encoder):
+            part.requires_grad_(False).eval()
+        made = teacher.unet.config
+        self.model = build_unet(
+            tuple(made.block_out_channels),
+            made.layers_per_block,
+            made.cross_attention_dim,
+            config.guidance_width,
+        )
+        missing, unexpected = self.model.load_state_dict(teacher.unet.state_dict(), strict=False)
+        if unexpected or any("cond_proj" not in name for name in missing):
+            raise ValueError(f"teacher: its UNet does not fit, missing {missing}, unexpected {unexpected}")
+        torch.nn.init.zeros_(self.model.time_embedding.cond_proj.weight)  # starts as the teacher
+        self.signal = teacher.scheduler.alphas_cumprod
+
+    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
+        config, rng = self.config, chance.numpy
+        picked = rng.integers(len(self.latents), size=config.loop.batch)
+        z0 = self.latents[torch.from_numpy(picked)].contiguous(memory_format=torch.channels_last)
+        noise = torch.randn(z0.shape, generator=chance.torch)
+        stride = 1000 // config.solver_steps
+        late = torch.randint(1, config.solver_steps + 1, (len(z0),), generator=chance.torch) * stride - 1
+        early = (late - stride).clamp(min=0)
+        span = config.guidance_high - config.guidance_low
+        guidance = config.guidance_low + span * torch.rand(len(z0), generator=chance.torch)
+        z_late = self.teacher.scheduler.add_noise(z0, noise, late)
+        with torch.no_grad():
+            captions = [random_caption(random_scene(int(i)), rng) for i in picked]
+            text, empty = self._text(captions), self._text([""] * len(z0))
+            both = self.teacher.unet(
+                torch.cat([z_late] * 2), torch.cat([late] * 2), torch.cat([empty, text])
+            ).sample
+            without, given = both.chunk(2)
+            epsilon = without + guidance.view(-1, 1, 1, 1) * (given - without)
+            z_early = self._move(z_late, epsilon, late, early)
+        embedding = guidance_embedding(guidance, config.guidance_width)
+        student = self.consistent(z_late, late, text, embedding)
+        with torch.no_grad():
+            target = self.consistent(z_early, early, text, embedding)
+        loss = ((student - target).pow(2) + config.huber**2).sqrt().mean() - config.huber
+        return loss, {"mse": F.mse_loss(student, target)}
+
+    def consistent(self, z: Tensor, t: Tensor, text: Tensor, embedding: Tensor) -> Tensor:
+        """The consistency function: latents at any t (B,) to z0."""
+        epsilon = self.model(z, t, text, timestep_cond=embedding).sample
+        signal = self.signal[t].view(-1, 1, 1, 1)
+        z0 = (z - (1 - signal).sqrt() * epsilon) / signal.sqrt()
+        skip, out = boundary_scalings(t.float())
+        return skip * z + out * z0
+
+    def _move(self, z: Tensor, epsilon: Tensor, late: Tensor, early: Tensor) -> Tensor:
+        """A DDIM step between two times."""
+        a, b = (self.signal[t].view(-1, 1, 1, 1) for t in (late, early))
+        z0 = (z - (1 - a).sqrt() * epsilon) / a.sqrt()
+        return b.sqrt() * z0 + (1 - b).sqrt() * epsilon
+
+    def _text(self, captions: list[str]) -> Tensor:
+        tokens = self.teacher.tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt")
+        return self.teacher.text_encoder(tokens.input_ids)[0]
+
+
+def train_lcm(config: LCMConfig, folder: Path, teacher: Any, stop_after: int | None = None) -> Any:
+    """Distil `teacher`, an epsilon pipeline, and save the LCM pipeline to `folder/model`."""
+    latents = encoded(teacher.vae.eval(), folder.parent / "cache", config.scenes)
+    job = LCMJob(config, latents, teacher)
+    job.model.load_state_dict(train(job, config.loop, folder, stop_after))
+    pipeline: Any = LatentConsistencyModelPipeline(
+        vae=teacher.vae,
+        text_encoder=teacher.text_encoder,
+        tokenizer=teacher.tokenizer,
+        unet=job.model.eval(),
+        scheduler=LCMScheduler.from_config(
+            teacher.scheduler.config, original_inference_steps=config.solver_steps
+        ),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipeline.save_pretrained(folder / "model")
+    return pipeline

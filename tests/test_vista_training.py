@@ -1,0 +1,172 @@
+"""Training: run files, exact resume, every job of the family learns at tiny size."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from diffmark.vista.autoencoder import PatchAutoencoder
+from diffmark.vista.training.autoencoder import (
+    AutoencoderConfig,
+    AutoencoderJob,
+    evaluate_autoencoder,
+    train_autoencoder,
+)
+from diffmark.vista.training.classifier import ClassifierConfig, evaluate_classifier, train_classifier
+from diffmark.vista.training.config import LoopConfig, from_dict, read_config
+from diffmark.vista.training.data import encoded, painted, photographs
+from diffmark.vista.training.lcm import LCMConfig, boundary_scalings, guidance_embedding, train_lcm
+from diffmark.vista.training.loop import learning_rate, train
+from diffmark.vista.training.unet import UNetConfig, UNetJob, build_pipeline, train_unet
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+LOOP = LoopConfig(steps=4, batch=2, learning_rate=1e-3, warmup=1, decay=2, ema=0.9, log_every=2, save_every=2)
+UNET = UNetConfig(loop=LOOP, scenes=4, block_out_channels=(16, 16, 16), text_width=32)
+
+
+def tiny_vae() -> PatchAutoencoder:
+    torch.manual_seed(0)
+    return PatchAutoencoder(block_out_channels=(4, 4, 8, 16), layers_per_block=1).eval()
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("vista_*.toml")), ids=lambda path: path.stem)
+def test_every_run_file_can_be_read_and_says_its_command(path: Path) -> None:
+    kinds = {"autoencoder": AutoencoderConfig, "classifier": ClassifierConfig, "lcm": LCMConfig}
+    kinds |= {"unet": UNetConfig, "sibling": UNetConfig}
+    head = path.read_text().splitlines()[:3]
+    command = head[0].split()
+    assert command[:4] == ["#", "diffmark", "vista", "train"]
+    assert f"configs/{path.name}" in command
+    assert head[1].startswith("# time:")
+    assert head[2].startswith("# score:")
+    assert read_config(path, kinds[command[4]]).loop.steps > 0
+
+
+def test_unknown_and_missing_keys_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown key 'stepps'; there are steps, batch"):
+        from_dict({"loop": {"stepps": 3}}, UNetConfig, "run.toml")
+    with pytest.raises(ValueError, match=r"run\.toml: loop.*missing"):
+        from_dict({"loop": {"steps": 3}}, UNetConfig, "run.toml")
+
+
+def test_learning_rate_rises_stays_and_falls() -> None:
+    config = LoopConfig(steps=100, batch=1, learning_rate=1.0, warmup=10, decay=20)
+    rates = [learning_rate(config, step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9:80] == [1.0] * 71
+    assert rates[99] == pytest.approx(0.05)
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    config = AutoencoderConfig(loop=LOOP, crop=32, block_out_channels=(4, 4, 8, 16), layers_per_block=1)
+    scenes = painted(tmp_path, 4, 64)
+
+    def run(folder: str, stop: int | None = None) -> tuple[dict, dict]:
+        job = AutoencoderJob(config, scenes, [])
+        average = train(job, LOOP, tmp_path / folder, stop)
+        return job.model.state_dict(), average
+
+    whole = run("whole")
+    run("parts", 2)
+    parts = run("parts")
+    assert equal(whole[0], parts[0])
+    assert equal(whole[1], parts[1])
+    assert not equal(whole[0], whole[1])
+    logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("whole", "parts")]
+    losses = [[json.loads(line)["loss"] for line in log] for log in logs]
+    assert losses[0] == losses[1]
+
+
+def test_a_resumed_unet_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    latents = torch.randn(4, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+
+    def run(folder: str, stop: int | None = None) -> dict:
+        job = UNetJob(UNET, latents, build_pipeline(tiny_vae(), UNET, tmp_path / folder))
+        return train(job, LOOP, tmp_path / folder, stop)
+
+    whole = run("whole")
+    run("parts", 2)
+    assert equal(whole, run("parts"))
+
+
+def test_autoencoder_run_from_pictures_to_scores(tmp_path: Path) -> None:
+    from PIL import Image
+
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i in range(3):
+        Image.fromarray(np.random.default_rng(i).integers(0, 255, (80, 80, 3), np.uint8)).save(
+            photos / f"{i}.png"
+        )
+    config = AutoencoderConfig(
+        loop=LOOP, scenes=20, crop=32, held_out_photos=1, photo_share=0.5, block_out_channels=(4, 4, 8, 16)
+    )
+    vae = train_autoencoder(config, tmp_path / "run", photos)
+    assert vae.config.scaling_factor != 1
+    assert (tmp_path / "run/model/diffusion_pytorch_model.safetensors").exists()
+    scores = evaluate_autoencoder(vae, tmp_path / "cache", None, count=2)
+    assert 10 < scores["scenes_min"] <= scores["scenes"] < 40
+    with pytest.raises(FileNotFoundError, match=r"no \.jpg or \.png"):
+        photographs(tmp_path / "run")
+
+
+def test_classifier_run(tmp_path: Path) -> None:
+    classifier = train_classifier(ClassifierConfig(loop=LOOP, scenes=4), tmp_path / "run")
+    scores = evaluate_classifier(classifier, tmp_path / "cache", count=4)
+    assert set(scores) > {"time", "weather", "terrain", "ground", "celestial", "boat"}
+    assert all(0 <= value <= 1 for value in scores.values())
+
+
+@pytest.mark.parametrize(("prediction", "look"), [("epsilon", ""), ("v_prediction", ""), ("epsilon", "oil")])
+def test_unet_run_saves_a_pipeline(tmp_path: Path, prediction: str, look: str) -> None:
+    from diffusers import StableDiffusionPipeline
+
+    config = dataclasses.replace(UNET, prediction=prediction, look=look)
+    untrained = build_pipeline(tiny_vae(), config, tmp_path / "run")
+    before = {name: value.clone() for name, value in untrained.unet.state_dict().items()}
+    train_unet(config, tmp_path / "run", untrained)
+    pipeline: Any = StableDiffusionPipeline.from_pretrained(tmp_path / "run" / "model")
+    assert pipeline.scheduler.config.prediction_type == prediction
+    assert type(pipeline.vae).__name__ == "PatchAutoencoder"
+    assert not equal(before, pipeline.unet.state_dict())
+
+
+def test_lcm_run_and_its_pipeline(tmp_path: Path) -> None:
+    from diffusers import DiffusionPipeline
+
+    teacher = build_pipeline(tiny_vae(), UNET, tmp_path / "teacher")
+    train_lcm(LCMConfig(loop=LOOP, scenes=4, guidance_width=8), tmp_path / "lcm", teacher)
+    pipeline: Any = DiffusionPipeline.from_pretrained(tmp_path / "lcm" / "model")
+    pipeline.set_progress_bar_config(disable=True)
+    assert type(pipeline.scheduler).__name__ == "LCMScheduler"
+    image = pipeline("green hills", num_inference_steps=2, guidance_scale=4.0, output_type="np").images[0]
+    assert image.shape == (256, 256, 3)
+
+
+def test_consistency_function_is_the_identity_at_zero() -> None:
+    skip, out = boundary_scalings(torch.tensor([0.0, 500.0]))
+    assert skip.flatten().tolist() == pytest.approx([1, 0], abs=1e-4)
+    assert out.flatten().tolist() == pytest.approx([0, 1], abs=1e-4)
+
+
+def test_guidance_embedding_is_the_pipelines(tmp_path: Path) -> None:
+    pipeline = build_pipeline(tiny_vae(), UNET, tmp_path)
+    wanted = pipeline.get_guidance_scale_embedding(torch.tensor([2.0, 6.5]), embedding_dim=16)
+    assert torch.allclose(guidance_embedding(torch.tensor([3.0, 7.5]), 16), wanted, atol=1e-3)
+
+
+def test_latents_are_kept(tmp_path: Path) -> None:
+    vae = tiny_vae()
+    first = encoded(vae, tmp_path, 3, size=64)
+    assert first.shape == (3, 4, 8, 8)
+    for parameter in vae.parameters():
+        parameter.data.zero_()
+    assert torch.equal(encoded(vae, tmp_path, 3, size=64), first)
