@@ -75,13 +75,17 @@ def test_identify_from_files_of_logits(tmp_path: Path) -> None:
 def test_identify_reads_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Images go through the detector; here one that reads the key it is told, in place of a trained codec."""
     from diffmark import detection
+    from diffmark.images import ImageError
 
     (key,) = issued("user-7")
     signs = np.array([1.0 if int(key, 16) >> (63 - place) & 1 else -1.0 for place in range(64)])
 
     class Reader:
-        def detect_many(self, paths: list[Path]) -> Any:
+        def scan(self, paths: list[Path]) -> Any:
             for path in paths:
+                if path.suffix == ".bmp":
+                    yield ImageError(f"{path}: broken")
+                    continue
                 logits = np.stack([-signs, signs], axis=-1).astype(np.float32)
                 yield detection.Detection(
                     str(path), (signs > 0).astype(np.uint8), logits, "undecided", "none", None, 1e-3
@@ -93,6 +97,10 @@ def test_identify_reads_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (tmp_path / "pictures" / name).touch()
     output = run("identify", str(tmp_path / "pictures"))
     assert output.count("user-7, family-wise error") == 2
+    (tmp_path / "pictures" / "z.bmp").touch()
+    output = run("identify", str(tmp_path / "pictures"), code=2)
+    assert output.count("user-7, family-wise error") == 2
+    assert "z.bmp: broken" in output
 
 
 def test_nothing_to_identify_is_an_error() -> None:

@@ -52,6 +52,13 @@ def test_the_open_set_keeps_its_rate() -> None:
     assert rows[500, "soft"]["named"] > rows[500, "hard"]["named"]
 
 
+def test_large_databases_are_searched_by_index_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = simulate(0.2, 40, seed=9)
+    expected = list(run(decoded, [100_000], trials=1))
+    monkeypatch.setattr(experiment, "INDEXED", 1000)
+    assert list(run(decoded, [100_000], trials=1)) == expected
+
+
 def test_clean_images_are_all_named() -> None:
     rows = rows_of(simulate(0.001, 50, seed=4), [10, 1000], trials=2)
     assert all(row["top1"] == row["named"] == 1.0 for row in rows.values())
@@ -83,6 +90,15 @@ def test_the_design_figures_of_the_analytic_curve() -> None:
     """Top-1 at 6.2% errors and 1e8 keys is 99.5% hard; at 25% it is hopeless."""
     assert iid_top1(0.062, 10**8) == pytest.approx(0.995, abs=0.003)
     assert iid_top1(0.25, 10**8) < 0.1
+
+
+def test_several_images_of_one_secret_are_summed() -> None:
+    decoded = simulate(0.25, 100, seed=6, each=4)
+    one, four = (rows_of(experiment.together(decoded, n), [10_000], trials=1)[10_000, "soft"] for n in (1, 4))
+    assert one["images"] == four["images"] == 100
+    assert four["top1"] > 0.99 > one["top1"]
+    with pytest.raises(ValueError, match="no secret has 5 images"):
+        experiment.together(decoded, 5)
 
 
 def test_wrong_files_are_refused(tmp_path: Path) -> None:

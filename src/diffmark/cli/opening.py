@@ -54,10 +54,8 @@ def plain_errors() -> Iterator[None]:
 def opened(url: str | None, actor: str | None, **options: Any) -> Iterator[Registry]:
     """The registry, closed again at the end."""
     with plain_errors():
-        from diffmark.cli.progress import track
-        from diffmark.registry import Registry, progress
+        from diffmark.registry import Registry
 
-        progress.bar = track
         with Registry.open(url or default_url(), actor=actor, **options) as registry:
             yield registry
 

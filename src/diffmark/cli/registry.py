@@ -213,6 +213,10 @@ def experiment(
     ] = None,
     images: Annotated[int, typer.Option(min=1, help="Images to simulate.")] = 1000,
     largest: Annotated[float, typer.Option(help="Largest database; sizes are 10, 100, ... up to it.")] = 1e6,
+    sum_of: Annotated[
+        list[int] | None,
+        typer.Option("--together", min=1, help="Sum this many images a secret; may be repeated."),
+    ] = None,
     trials: Annotated[int, typer.Option(min=1, help="Databases drawn for each size.")] = 10,
     rate: Annotated[float, typer.Option(help="Family-wise error of the open set.")] = 1e-6,
     seed: Annotated[int, typer.Option(help="Of databases and simulations.")] = 0,
@@ -221,11 +225,13 @@ def experiment(
     ] = None,
 ) -> None:
     """Identification against the number of keys: the paper's two tiers, closed and open set, hard and soft."""
-    from diffmark.cli.progress import track
+    from diffmark.progress import track
     from diffmark.registry import experiment as module
 
     decoded = [module.read(path) for path in files or []]
-    decoded += [module.simulate(ber, images, seed) for ber in simulate or []]
+    decoded += [module.simulate(ber, images, seed, max(sum_of or [1])) for ber in simulate or []]
+    if sum_of:
+        decoded = [module.together(one, count) for one in decoded for count in sum_of]
     if not decoded:
         raise ValueError("give files of logits, or --simulate with an error rate")
     sizes = [10**power for power in range(1, 20) if 10**power <= largest]
