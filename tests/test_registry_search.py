@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -147,11 +149,14 @@ def test_the_index_is_rebuilt_when_its_tail_grows(monkeypatch: pytest.MonkeyPatc
         assert registry.searcher.index.count == 460
 
 
-def test_the_planner_takes_the_index_for_large_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_planner_takes_the_index_for_large_registries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
     monkeypatch.setattr("diffmark.registry.search.FEW_KEYS", 1000)
     rng = np.random.default_rng(4)
-    keys = rng.integers(0, 2**64, 400_000, dtype=np.uint64)
-    with Registry.open("sqlite://", index=True) as registry:
+    keys = rng.integers(0, 2**64, 300_000, dtype=np.uint64)
+    with Registry.open(url, index=True) as registry:
         registry.import_keys(keys)
         near, far = int(keys[5]) ^ 0b1011, 12345
         assert registry.identify_bits(near, top=1).path == "index"
@@ -163,8 +168,7 @@ def test_the_planner_takes_the_index_for_large_registries(monkeypatch: pytest.Mo
         for bits in (near, far):
             by_index = registry.identify_bits(bits, path="index")
             assert by_index.candidates == registry.identify_bits(bits, path="scan").candidates
-    with Registry.open("sqlite://") as registry:
-        registry.import_keys(keys)
+    with Registry.open(url) as registry:
         assert registry.identify_bits(near).path == "scan"
 
 

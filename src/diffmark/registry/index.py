@@ -14,12 +14,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from diffmark.progress import track
 from diffmark.registry.query import LENGTH, Hits, Keys, Query
 from diffmark.registry.scan import kernels
 
 WIDTHS = (22, 21, 21)
 STARTS = (0, 22, 43)  # first bit of each part, counted from the most significant
 PARTS = tuple(slice(start, start + width) for start, width in zip(STARTS, WIDTHS, strict=True))
+SOON_BUILT = 10**7  # keys whose index is built within two seconds
 OPENING = 40.0  # keys that could be scanned in the time that one bucket is opened, in memory
 
 
@@ -48,7 +50,10 @@ class MultiIndex:
         self.count = len(keys)
         self.tables: list[Keys] = []
         self.offsets: list[NDArray[np.uint32]] = []
-        for start, width in zip(STARTS, WIDTHS, strict=True):
+        parts = list(zip(STARTS, WIDTHS, strict=True))
+        for start, width in (
+            track(parts, "building the index", len(parts)) if len(keys) > SOON_BUILT else parts
+        ):
             table = rotated(keys, start)
             table.sort()
             offsets = np.empty((1 << width) + 1, dtype=np.uint32)

@@ -94,7 +94,7 @@ any_within_hard = _any_within(1)
 any_within_soft = _any_within(WEIGHT_BITS)
 
 
-@njit([_word(_Words)], cache=True)
+@njit([_word(_Words)], cache=True, nogil=True)
 def read_all(keys):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Sum of all keys: does nothing but read them, for benchmarks."""
     total = np.uint64(0)
@@ -108,7 +108,7 @@ def read_all(keys):  # type: ignore[no-untyped-def]  # pragma: no cover
     return total
 
 
-@njit([_int(_word, _Words)], cache=True)
+@njit([_int(_word, _Words)], cache=True, nogil=True)
 def cost_of(difference, planes):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Cost of one difference."""
     cost = np.uint64(0)
@@ -117,7 +117,7 @@ def cost_of(difference, planes):  # type: ignore[no-untyped-def]  # pragma: no c
     return np.int64(cost)
 
 
-@njit([_int(_int[::1], _word[::1], _int, _int, _word)], cache=True)
+@njit([_int(_int[::1], _word[::1], _int, _int, _word)], cache=True, nogil=True)
 def insert(costs, found, filled, cost, key):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Put (cost, key) into the sorted list of the best; returns how many it holds now."""
     place = filled
@@ -134,7 +134,7 @@ def insert(costs, found, filled, cost, key):  # type: ignore[no-untyped-def]  # 
     return min(filled + 1, costs.size)
 
 
-@njit([_int(_int[::1], _int, _int)], cache=True)
+@njit([_int(_int[::1], _int, _int)], cache=True, nogil=True)
 def cutoff_of(costs, filled, within):  # type: ignore[no-untyped-def]  # pragma: no cover
     """The largest cost that may still become an answer."""
     if filled == costs.size:
@@ -142,7 +142,7 @@ def cutoff_of(costs, filled, within):  # type: ignore[no-untyped-def]  # pragma:
     return within
 
 
-@njit([_int(_Words, _int, _int, _word, _Words, _int, _int[::1], _word[::1], _int)], cache=True)
+@njit([_int(_Words, _int, _int, _word, _Words, _int, _int[::1], _word[::1], _int)], cache=True, nogil=True)
 def scan_few(keys, start, stop, bits, planes, within, costs, found, filled):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Look at keys[start:stop] one by one for one query; returns how many answers there are now."""
     cutoff = cutoff_of(costs, filled, within)
@@ -167,6 +167,7 @@ def scan_few(keys, start, stop, bits, planes, within, costs, found, filled):  # 
         )
     ],
     cache=True,
+    nogil=True,
 )
 def scan(keys, bits, planes, within, costs, found, filled):  # type: ignore[no-untyped-def]  # pragma: no cover
     """The best of all keys for Q queries at once: each chunk of keys is read from memory once for all of them."""
@@ -193,7 +194,7 @@ def scan(keys, bits, planes, within, costs, found, filled):  # type: ignore[no-u
             filled[q] = scan_few(keys, whole, last, bits[q], own, within, costs[q], found[q], filled[q])
 
 
-@njit([types.void(_Words, _int, types.uint32[::1])], cache=True)
+@njit([types.void(_Words, _int, types.uint32[::1])], cache=True, nogil=True)
 def bucket_offsets(ordered, width, offsets):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Where the keys with each value of the top `width` bits start in the ordered keys; one more entry: the end."""
     shift = np.uint64(64 - width)
@@ -207,7 +208,7 @@ def bucket_offsets(ordered, width, offsets):  # type: ignore[no-untyped-def]  # 
         bucket += 1
 
 
-@njit([_word(_word, _int)], cache=True)
+@njit([_word(_word, _int)], cache=True, nogil=True)
 def rotate(word, places):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Rotate to the left; `places` in 0 ... 63."""
     return (word << np.uint64(places)) | (word >> np.uint64((64 - places) % 64)) if places else word
@@ -221,6 +222,7 @@ def rotate(word, places):  # type: ignore[no-untyped-def]  # pragma: no cover
         )
     ],
     cache=True,
+    nogil=True,
 )  # fmt: skip
 def probe(  # type: ignore[no-untyped-def]  # pragma: no cover
     ordered,
@@ -271,6 +273,7 @@ def probe(  # type: ignore[no-untyped-def]  # pragma: no cover
 @njit(
     [types.void(_Words, _Offsets, _Words, _Offsets, _Offsets, _int, types.boolean, types.boolean[::1])],
     cache=True,
+    nogil=True,
 )
 def mark_near(others, other_offsets, keys, offsets, positions, least, itself, near):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Mark near[position] of the `keys` that differ from one of `others` in fewer than `least` bits.
