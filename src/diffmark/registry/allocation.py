@@ -19,7 +19,7 @@ LEAST_DISTANCE = 8  # bits between any two keys: up to 3 errors never lead to an
 FEW = (
     32  # up to here every key is looked up in the database's indexes; above, all keys are compared in memory
 )
-MOST_DRAWS = 100  # at 1e8 keys one draw in 270 is repeated; a hundred in a row never are
+MOST_DRAWS = 100  # at 1e8 keys one draw in 260 is repeated; a hundred in a row never are
 
 
 def draw(count: int) -> Keys:
