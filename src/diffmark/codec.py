@@ -50,6 +50,7 @@ class CodecConfig:
     family: str | None = None  # the latent space: sd, sdxl, sd3, flux, vista
     pixels_per_latent: int = 8  # the vae's downsampling factor
     injection: Injection = field(default_factory=Injection)  # the one the codec was trained with
+    deviation: float | None = None  # of every delta, exactly; None leaves it to alpha, as in the paper
 
     def __post_init__(self) -> None:
         for name in ("encoder_widths", "decoder_widths", "decoder_hidden"):
@@ -115,7 +116,8 @@ class DeltaEncoder(nn.Module):
         mean, log_variance = self.distribution(secrets)
         if self.training:
             mean = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
-        return self.alpha * mean
+        delta = self.alpha * mean
+        return delta if self.config.deviation is None else rescale(delta, self.config.deviation)
 
 
 class SecretDecoder(nn.Module):
@@ -269,6 +271,11 @@ def stretch(delta: Tensor, size: tuple[int, int]) -> Tensor:
     resampled = F.interpolate(delta, size, mode="bilinear", antialias=True)
     deviation = delta.std(dim=(1, 2, 3), keepdim=True)
     return resampled * (deviation / resampled.std(dim=(1, 2, 3), keepdim=True).clamp_min(1e-12))
+
+
+def rescale(delta: Tensor, deviation: float) -> Tensor:
+    """Each image's delta with exactly this standard deviation, so that strength is one number."""
+    return delta * (deviation / delta.std(dim=(1, 2, 3), keepdim=True).clamp_min(1e-12))
 
 
 def bundled_codecs() -> list[str]:

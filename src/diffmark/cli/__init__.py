@@ -8,7 +8,20 @@ import sys
 
 import typer
 
-from diffmark.cli import attack, detect, evaluate, generate, identify, info, keys, registry, secret, vista
+from diffmark.cli import (
+    attack,
+    detect,
+    embed,
+    evaluate,
+    generate,
+    identify,
+    info,
+    keys,
+    registry,
+    secret,
+    train,
+    vista,
+)
 
 app = typer.Typer(
     help="Write a secret into every image that a frozen diffusion model generates, and read it back.",
@@ -19,6 +32,7 @@ app = typer.Typer(
 )
 app.command("generate")(generate.generate)
 app.command("detect")(detect.detect)
+app.command("embed")(embed.embed)
 app.command("attack")(attack.attack)
 app.command("evaluate")(evaluate.evaluate)
 app.command("identify")(identify.identify)
@@ -26,6 +40,7 @@ app.command("info")(info.info)
 app.add_typer(secret.app, name="secret")
 app.add_typer(keys.app, name="keys")
 app.add_typer(registry.app, name="registry")
+app.add_typer(train.app, name="train")
 app.add_typer(vista.app, name="vista")
 
 

@@ -1,0 +1,90 @@
+"""`diffmark train`: train a codec for a latent space, and look at the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Train a codec for a latent space, and look at the run.", no_args_is_help=True)
+
+Config = Annotated[Path, typer.Option(help="The run file, see configs/.")]
+Out = Annotated[Path, typer.Option(help="The run's folder; a run that is there is resumed.")]
+Start = Annotated[str | None, typer.Option("--codec", help="A codec to start from: name, folder or hub id.")]
+Cache = Annotated[Path, typer.Option(help="Folder for painted scenes and latents.")]
+
+
+@app.command()
+def pretrain(
+    config: Config, out: Out, codec: Start = None, cache: Cache = Path("runs/cache"), cpu: bool = False
+) -> None:
+    """Pretrain encoder and decoder without a diffusion model (the paper's Algorithm 1)."""
+    from diffmark.codec import Codec
+    from diffmark.optimisation import make_accelerator
+    from diffmark.preparation import prepare_hosts
+    from diffmark.pretraining import pretrain as run
+    from diffmark.training_config import read_config
+
+    settings = read_config(config)
+    accelerator = make_accelerator(settings.optimiser.precision, cpu)
+    hosts = prepare_hosts(settings, accelerator.device, cache)
+    run(settings, out, hosts, Codec.from_pretrained(codec) if codec else None, accelerator)
+    typer.echo(f"{out / 'codec'}")
+
+
+@app.command()
+def dual(
+    config: Config, out: Out, codec: Start = None, cache: Cache = Path("runs/cache"), cpu: bool = False
+) -> None:
+    """Train through a frozen model: bridge and DDIM path (the paper's Algorithm 2)."""
+    from diffmark.codec import Codec
+    from diffmark.optimisation import make_accelerator
+    from diffmark.preparation import prepare
+    from diffmark.training import train
+    from diffmark.training_config import read_config
+
+    settings = read_config(config)
+    accelerator = make_accelerator(settings.optimiser.precision, cpu)
+    material = prepare(settings, accelerator.device, cache)
+    start = Codec.from_pretrained(codec) if codec else None
+    best = train(settings, out, material.autoencoder, material.paths, start, accelerator)
+    typer.echo(f"{out}  {best.provenance}")
+
+
+@app.command()
+def plot(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    out: Annotated[Path | None, typer.Option(help="The picture; RUN/curves.png by default.")] = None,
+) -> None:
+    """Draw the curves of a run."""
+    from diffmark.plotting import plot_run
+
+    typer.echo(plot_run(run, out))
+
+
+@app.command()
+def measure(
+    codec: Annotated[str, typer.Argument(help="The codec: name, folder or hub id.")],
+    config: Config,
+    out: Annotated[Path, typer.Option(help="The JSON to write.")],
+    marked: Annotated[int, typer.Option(min=1, help="Marked images.")] = 200,
+    negatives: Annotated[int, typer.Option(min=20, help="Unmarked images, for the calibration.")] = 2000,
+    publish: Annotated[
+        Path | None, typer.Option(help="Write the calibrated codec here, in half precision.")
+    ] = None,
+    cache: Cache = Path("runs/cache"),
+    seed: Annotated[int, typer.Option(min=0, help="Of secrets and attacks.")] = 0,
+) -> None:
+    """Measure a codec of final injection on unseen pictures, through image files, and calibrate it."""
+    from diffmark.measurement import measure_codec, write_result
+    from diffmark.training_config import read_config
+
+    settings = read_config(config)
+    found, calibrated = measure_codec(codec, settings, marked, negatives, seed, cache)
+    write_result(out, found, settings, seed)
+    if publish:
+        import torch
+
+        calibrated.save_pretrained(publish, dtype=torch.float16)
+    typer.echo(out)

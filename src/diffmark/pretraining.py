@@ -1,0 +1,164 @@
+"""Algorithm 1: encoder and decoder learn a mapping from secrets to deltas and back, without any diffusion model.
+
+The decoder reads delta, and delta under noise that rises over the run. With `pretraining.host` (ours) the noisy
+variant lies on latents of pictures as well, which is what a decoder meets later: it learns to tell delta from them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from tqdm import tqdm
+
+from diffmark import curriculum, losses
+from diffmark.chance import Chance
+from diffmark.codec import Codec, DeltaEncoder, rescale
+from diffmark.guards import CollapseGuard, check_finite
+from diffmark.meter import Meter
+from diffmark.optimisation import Optimiser, make_accelerator, part_size
+from diffmark.runs import Run
+from diffmark.training_config import DeltaConfig, TrainingConfig
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """delta of a batch of secrets, and the Gaussian that it was drawn from."""
+
+    delta: Tensor  # (B, C, h, w)
+    mean: Tensor  # before alpha
+    log_variance: Tensor
+
+
+def perturb(
+    encoder: DeltaEncoder, secrets: Tensor, chance: Chance, config: DeltaConfig, sigma: float
+) -> Perturbation:
+    """E_phi(secrets): alpha * (mu + sigma * eps), with draws of `chance`; brought to `sigma` if normalised."""
+    mean, log_variance = encoder.distribution(secrets)
+    sample = mean
+    if config.variational:
+        sample = mean + torch.exp(0.5 * log_variance) * chance.normal(*mean.shape)
+    if not config.normalise:
+        return Perturbation(encoder.alpha * sample, mean, log_variance)
+    # Normalised, alpha's gradient is rounding noise, which AdamW blows up to full steps: alpha would wander through
+    # zero, turn the sign of every delta and undo the training. So it stays where it is.
+    return Perturbation(rescale(encoder.alpha.detach() * sample, sigma), mean, log_variance)
+
+
+def pretraining_terms(
+    codec: Codec, config: TrainingConfig, step: int, chance: Chance, count: int, hosts: Tensor | None
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The losses of one step of Algorithm 1, unweighted, and figures worth logging."""
+    settings = config.pretraining
+    secrets = chance.secrets(count, codec.config.length)
+    sigma = curriculum.ramp(
+        step,
+        settings.sigma_start or config.delta.sigma_start,
+        settings.sigma_end or config.delta.sigma_start,
+        settings.steps,
+    )
+    delta = perturb(codec.encoder, secrets, chance, config.delta, sigma).delta
+
+    clean = codec.decoder(delta)
+    sigma_n = curriculum.pretraining_noise(step, settings.noise_start, settings.noise_end, settings.steps)
+    seen = delta + sigma_n * chance.normal(*delta.shape)
+    if settings.host:
+        assert hosts is not None  # pretrain() has checked it
+        rows = chance.indices(count, len(hosts))
+        seen = seen + hosts[rows].to(seen)
+    noisy = codec.decoder(seen)
+
+    terms = {
+        "clean": losses.cross_entropy(clean, secrets),
+        "noisy": losses.cross_entropy(noisy, secrets),
+        "orth": losses.orthogonality(delta, config.paths.squared_orth),
+    }
+    figures = {
+        "accuracy": losses.bit_accuracy(clean, secrets).mean(),
+        "accuracy_noisy": losses.bit_accuracy(noisy, secrets).mean(),
+        "accuracy_worst_bit": losses.bit_accuracy(noisy, secrets).min(),
+        "delta_deviation": losses.deviation(delta).mean(),
+        "diversity": 1 - losses.cosines(delta).abs().mean(),
+        "sigma_n": torch.tensor(sigma_n),
+    }
+    return terms, figures
+
+
+def pretrain(
+    config: TrainingConfig,
+    folder: str | Path,
+    hosts: Tensor | None = None,
+    codec: Codec | None = None,
+    accelerator: Accelerator | None = None,
+    stop_after: int | None = None,
+) -> Codec:
+    """Algorithm 1 in `folder`, from its last checkpoint if it has one; returns the codec.
+
+    `hosts` are latents of pictures (N, C, h, w), needed with pretraining.host. `stop_after` ends a session early.
+    """
+    settings = config.pretraining
+    if settings.host and hosts is None:
+        raise ValueError("pretraining.host lays delta on latents of pictures: give data.pictures")
+    accelerator = accelerator or make_accelerator(config.optimiser.precision)
+    torch.manual_seed(config.seed)
+    codec = (codec or Codec(config.codec)).to(accelerator.device)
+    optimiser = Optimiser(
+        codec,
+        accelerator,
+        (settings.encoder_rate, settings.decoder_rate),
+        (config.optimiser.clip_encoder, config.optimiser.clip_decoder),
+        config.optimiser.weight_decay,
+    )
+    run = Run(folder, config, accelerator, config.log.keep)
+    guard, meter = CollapseGuard(config.guard), Meter()
+    recent: deque[float] = deque(maxlen=settings.stop_after)
+    first = 0
+    if (loaded := run.load()) is not None:
+        shared, own = loaded
+        first = shared["step"]
+        codec.load_state_dict(shared["codec"])
+        optimiser.load_state_dict(shared["optimiser"])
+        guard.load_state_dict(own["guard"])
+        recent.extend(own["recent"])
+    run.start_log(first)
+    count = part_size(accelerator, settings.batch, 1)
+    last = settings.steps if stop_after is None else min(settings.steps, first + stop_after)
+
+    codec.train()
+    steps = tqdm(range(first, last), "pretraining", initial=first, total=settings.steps, disable=None)
+    for step in steps:
+        optimiser.set_rates(step, settings.warmup, settings.steps, settings.final_rate)
+        chance = Chance(config.seed, step, accelerator.process_index, accelerator.device)
+        with accelerator.autocast():
+            terms, figures = pretraining_terms(codec, config, step, chance, count, hosts)
+            loss = (
+                settings.clean * terms["clean"]
+                + settings.noisy * terms["noisy"]
+                + settings.orth * terms["orth"]
+            )
+        optimiser.backward(loss)
+        norms = optimiser.update()
+
+        values = meter.add({"loss": loss, **terms, **figures, **norms})
+        check_finite(step, {name: values[name] for name in ("loss", *terms)})
+        guard.check(step, values["accuracy_noisy"], values["delta_deviation"])
+        recent.append(values["accuracy_noisy" if settings.host else "accuracy"])
+        early = len(recent) == settings.stop_after and min(recent) >= settings.stop_accuracy
+        done = step + 1
+        ended = done == last or early
+        if done % config.log.log_every == 0 or ended:
+            run.log(done, meter.means())
+        if done % config.log.save_every == 0 or ended:
+            optimiser.average_buffers()
+            own = {"guard": guard.state_dict(), "recent": list(recent)}
+            run.save(done, {"codec": codec.state_dict(), "optimiser": optimiser.state_dict()}, own)
+        if early:
+            break
+    run.close()
+    if accelerator.is_main_process:
+        codec.save_pretrained(Path(folder) / "codec")
+    return codec.eval()

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from test_training import latents, reached, tiny_config, weights
+
+from diffmark.chance import Chance
+from diffmark.codec import Codec
+from diffmark.optimisation import make_accelerator
+from diffmark.pretraining import perturb, pretrain, pretraining_terms
+from diffmark.training_config import DeltaConfig, PretrainingConfig
+
+
+def config_of(**more):
+    settings = {"steps": 6, "batch": 4, "stop_accuracy": 2.0}
+    return tiny_config(pretraining=PretrainingConfig(**{**settings, **more}))
+
+
+def run(config, folder, **more):
+    return pretrain(config, folder, accelerator=make_accelerator("fp32", cpu=True), **more)
+
+
+def test_cross_entropies_reach_both_networks_and_orthogonality_the_encoder():
+    config = config_of()
+    torch.manual_seed(0)
+    codec = Codec(config.codec).train()
+    terms, _ = pretraining_terms(codec, config, 0, Chance(0, 0), 4, None)
+    assert {name: reached(term, codec) for name, term in terms.items()} == {
+        "clean": {"encoder", "decoder"},
+        "noisy": {"encoder", "decoder"},
+        "orth": {"encoder"},
+    }
+
+
+def test_noise_rises_over_the_run():
+    config = config_of(steps=10, noise_start=0.1, noise_end=0.6)
+    codec = Codec(config.codec)
+    figures = [pretraining_terms(codec, config, step, Chance(0, step), 4, None)[1] for step in (0, 5)]
+    assert [f["sigma_n"].item() for f in figures] == pytest.approx([0.1, 0.35])
+
+
+def test_delta_is_the_encoders_own():
+    config = config_of()
+    codec = Codec(config.codec).eval()
+    secrets = Chance(0, 0).secrets(3, 16)
+    plain = perturb(codec.encoder, secrets, Chance(0, 1), DeltaConfig(variational=False), 0.1)
+    assert torch.equal(plain.delta, codec.encoder(secrets))
+    first, second = (perturb(codec.encoder, secrets, Chance(0, 1), DeltaConfig(), 0.1) for _ in range(2))
+    assert torch.equal(first.delta, second.delta)
+    assert not torch.equal(first.delta, plain.delta)
+
+
+def test_alpha_does_not_wander_where_delta_is_normalised():
+    """Its gradient would be rounding noise; a sign that turns undoes a training."""
+    codec = Codec(config_of().codec)
+    secrets = Chance(0, 0).secrets(3, 16)
+    perturb(codec.encoder, secrets, Chance(0, 1), DeltaConfig(normalise=True), 0.1).delta[0].sum().backward()
+    assert codec.encoder.alpha.grad is None
+    assert codec.encoder.mean.weight.grad is not None
+
+
+def test_a_codec_with_a_deviation_keeps_it_after_training():
+    config = config_of()
+    codec = Codec(replace(config.codec, deviation=0.2)).eval()
+    delta = codec.delta(Chance(0, 0).secrets(3, 16))
+    torch.testing.assert_close(delta.std(dim=(1, 2, 3)), torch.full((3,), 0.2))
+    again = type(config.codec).from_dict(codec.config.to_dict())
+    assert again.deviation == 0.2
+
+
+def test_pretraining_learns_and_stops_early(tmp_path):
+    config = config_of(
+        steps=300,
+        batch=16,
+        encoder_rate=5e-3,
+        decoder_rate=5e-3,
+        stop_accuracy=0.9,
+        stop_after=3,
+        noise_end=0.1,
+    )
+    config = replace(
+        config,
+        codec=replace(config.codec, length=8, embed_dim=16),
+        delta=DeltaConfig(variational=False, normalise=True, sigma_start=1.0),
+        log=replace(config.log, log_every=20, save_every=200),
+    )
+    run(config, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] < 300
+    assert lines[-1]["accuracy"] > 0.8
+    assert Codec.from_pretrained(tmp_path / "codec").config.length == 8
+
+
+def test_interrupted_and_resumed_is_uninterrupted(tmp_path):
+    config = config_of(host=True)
+    whole = run(config, tmp_path / "whole", hosts=latents())
+    run(config, tmp_path / "parts", hosts=latents(), stop_after=4)
+    parts = run(config, tmp_path / "parts", hosts=latents())
+    assert torch.equal(weights(whole), weights(parts))
+
+
+def test_hosts_are_asked_for(tmp_path):
+    with pytest.raises(ValueError, match="give data.pictures"):
+        run(config_of(host=True), tmp_path)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diffmark.training_config import TrainingConfig, read_config
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
+
+
+def write(tmp_path, text):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def test_tables_become_dataclasses(tmp_path):
+    config = read_config(
+        write(
+            tmp_path,
+            """
+            seed = 7
+            [codec]
+            length = 48
+            injection = { mode = "final", dose = 1 }
+            [optimiser]
+            encoder_rate = 1
+            [robustness]
+            attacks = { jpeg = 1.0, rotation = 0.2 }
+            [gates]
+            robustness = 900
+            """,
+        )
+    )
+    assert (config.seed, config.codec.length, config.codec.injection.mode) == (7, 48, "final")
+    assert config.robustness.attacks == {"jpeg": 1.0, "rotation": 0.2}
+    assert isinstance(config.optimiser.encoder_rate, float)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sed = 1", "unknown key 'sed'; there are codec"),
+        ("[weights]\nlmc = 1.0", "weights: unknown key 'lmc'"),
+        ("optimiser = 3", "optimiser is a table, got 3"),
+        ("[optimiser]\nsteps = 'many'", "optimiser: steps is a int, got 'many'"),
+        ("[optimiser]\nprecision = 'fp8'", "precision is one of fp32, bf16, fp16"),
+        ("[optimiser]\nbatch = 10\naccumulation = 4", "as many in each accumulated part"),
+        ("[gates]\nreconstruction = 10\nimperceptibility = 5", "opens at step 5, before"),
+        ("[gates]\nrobustness = 600", "gates.robustness and robustness.attacks go together"),
+        ("[gates]\nrobustness = 600\n[robustness]\nattacks = {jpg = 1.0}", "unknown attack 'jpg'"),
+        ("[gates]\nrobustness = 600\n[robustness]\nattacks = {jpeg = 2.0}", "strength of jpeg lies in"),
+        ("[paths]\nddim_steps = 0", "without a DDIM path"),
+        ("[paths]\nrefresh_every = 4", "needs a replay buffer"),
+        ("[paths]\nregen_on = 'z0'", "regen_on is ddim or bridge"),
+        ("[log]\nsave_every = 30\nlog_every = 20", "must be a multiple of log_every"),
+        ("[codec]\nheight = 33", "cannot be halved"),
+        ("seed = = 1", "is not TOML"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_config(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_committed_run_file_is_read(path):
+    if "vista_" in path.name and path.name.split("_")[1].split(".")[0] in (
+        "autoencoder",
+        "classifier",
+        "unet",
+    ):
+        pytest.skip("a run file of the embedded family's own training")
+    read_config(path)
+
+
+def test_the_papers_tables_are_the_defaults_and_in_its_run_file():
+    """Training hyperparameters and loss weights, copied by hand from the paper's two tables."""
+    config = read_config(Path(__file__).parents[1] / "configs" / "sd15_paper.toml")
+    optimiser, paths, delta, gates, weights = (
+        config.optimiser,
+        config.paths,
+        config.delta,
+        config.gates,
+        config.weights,
+    )
+    assert (optimiser.steps, optimiser.batch, optimiser.precision) == (10_000, 16, "bf16")
+    assert (optimiser.encoder_rate, optimiser.decoder_rate) == (5e-5, 3e-4)
+    assert (optimiser.warmup, optimiser.final_rate) == (500, 1e-6)
+    assert (optimiser.clip_encoder, optimiser.clip_decoder) == (5.0, 1.0)
+    assert (paths.steps, paths.ddim_steps, paths.guidance - 1) == (4, 50, 7.5)  # K, N, w
+    assert (gates.reconstruction, gates.imperceptibility, gates.robustness) == (0, 500, -1)
+    assert (delta.sigma_start, delta.sigma_end, delta.horizon) == (0.10, 0.05, 5000)
+    assert (weights.lcm, weights.ddim, weights.mag) == (1.0, 1.0, 5.0)
+    assert (weights.kl_start, weights.kl_end, weights.kl_warmup) == (0.001, 0.05, 1000)
+    assert (weights.orth, weights.prvl, weights.lafid, weights.freq) == (0.1, 1.5, 0.1, 0.5)
+    assert (weights.neg, weights.regen) == (0.01, 1.0)
+    assert (config.codec.length, config.codec.injection.mode) == (64, "paper")
+    pretraining = config.pretraining
+    assert (pretraining.steps, pretraining.batch) == (50_000, 64)
+    assert (pretraining.encoder_rate, pretraining.decoder_rate) == (3e-4, 1e-4)
+    assert (pretraining.stop_accuracy, pretraining.stop_after) == (0.99, 10)
+    default = TrainingConfig()
+    assert (weights, delta, gates, config.guard) == (
+        default.weights,
+        default.delta,
+        default.gates,
+        default.guard,
+    )
