@@ -182,3 +182,12 @@ def _read_header(file: BinaryIO) -> tuple[bytes, int, list[int]] | None:
     blocks = -(-count // BLOCK)
     table = np.frombuffer(header, dtype="<u4", count=blocks, offset=FIXED.size)
     return cache_id, count, [int(checksum) for checksum in table]
+
+
+def cache_path(store: Store) -> Path | None:
+    """Beside the SQLite file; in the user's cache folder for PostgreSQL; None in memory."""
+    if store.dialect == "sqlite":
+        return store.file and store.file.with_name(store.file.name + ".keys")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffmark"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder / f"{store.cache_id}.keys"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +17,7 @@ from diffmark.registry import allocation, answers, audit, schema
 from diffmark.registry import query as queries
 from diffmark.registry.access import Access
 from diffmark.registry.answers import RATE, Identification
+from diffmark.registry.cache import cache_path
 from diffmark.registry.errors import RegistryError
 from diffmark.registry.identities import Identities
 from diffmark.registry.keys import Key, check_principals, key_of
@@ -60,7 +60,7 @@ class Registry:
 
             return open_clickhouse(url, actor=actor)
         store = Store(url)
-        place = Path(cache) if isinstance(cache, (str, Path)) else _cache_path(store) if cache else False
+        place = Path(cache) if isinstance(cache, (str, Path)) else cache_path(store) if cache else False
         return cls(store, Searcher(store, True if place is None else place, index), Access(store, actor))
 
     def close(self) -> None:
@@ -297,12 +297,3 @@ class Registry:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _cache_path(store: Store) -> Path | None:
-    """Beside the SQLite file; in the user's cache folder for PostgreSQL; None in memory."""
-    if store.dialect == "sqlite":
-        return store.file and store.file.with_name(store.file.name + ".keys")
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffmark"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder / f"{store.cache_id}.keys"
