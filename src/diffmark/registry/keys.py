@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from diffmark import secret
 from diffmark.registry.answers import status as status_of
-from diffmark.registry.query import LENGTH
+from diffmark.registry.query import LENGTH, Keys
 
 LONGEST = 200  # characters of a principal
 
@@ -39,6 +39,35 @@ class Key:
 
     def __str__(self) -> str:
         return self.hex
+
+
+@dataclass(frozen=True)
+class IssuedKeys(Sequence[Key]):
+    """Keys of one call, made into objects when they are looked at: a million of them would take a second."""
+
+    ids: range
+    keys: Keys  # (n,) uint64
+    principals: Sequence[str]
+    created: int
+    expires: int | None
+    context: str | None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        return Key(
+            self.ids[place],
+            f"{self.keys[place]:016x}",
+            self.principals[place],
+            "live",
+            self.created,
+            self.expires,
+            None,
+            self.context,
+        )
 
 
 def key_of(row: Any, moment: int) -> Key:

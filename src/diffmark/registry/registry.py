@@ -20,7 +20,7 @@ from diffmark.registry.answers import RATE, Identification
 from diffmark.registry.cache import cache_path
 from diffmark.registry.errors import RegistryError
 from diffmark.registry.identities import Identities
-from diffmark.registry.keys import Key, check_principals, key_of
+from diffmark.registry.keys import IssuedKeys, Key, check_principals, key_of
 from diffmark.registry.query import Query
 from diffmark.registry.search import Searcher
 from diffmark.registry.store import Store
@@ -95,7 +95,7 @@ class Registry:
         context: Context | None = None,
         expires: int | None = None,
         reason: str = "",
-    ) -> list[Key]:
+    ) -> Sequence[Key]:
         """New keys, one for each principal in order; all of them or none."""
         check_principals(principals)
         text = None if not context else json.dumps(dict(context), sort_keys=True)
@@ -110,11 +110,7 @@ class Registry:
             ids = self.store.insert(connection, keys, principals, columns)
             asked = [_digest("\n".join(principals).encode()), text, expires]
             self.access.record(connection, "issue", reason, asked, _digest(keys.tobytes()))
-        digits = keys.astype(">u8").tobytes().hex()
-        return [
-            Key(i, digits[16 * n : 16 * n + 16], principal, "live", created, expires, None, text)
-            for n, (i, principal) in enumerate(zip(ids, principals, strict=True))
-        ]
+        return IssuedKeys(ids, keys, principals, created, expires, text)
 
     def import_keys(
         self,

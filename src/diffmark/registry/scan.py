@@ -20,7 +20,7 @@ _kernels: list[ModuleType | None] = []
 def kernels() -> ModuleType | None:
     """The compiled loops, or None without numba. Says so on stderr if the first compilation takes a while."""
     if not _kernels:
-        message = "diffmark: compiling the search kernels (once for each installation)"
+        message = "diffmark: preparing the search kernels (compiled once for each installation)"
         notice = threading.Timer(1.0, lambda: print(message, file=sys.stderr))
         notice.daemon = True
         notice.start()
