@@ -19,6 +19,7 @@ from diffmark.cli import (
     keys,
     registry,
     secret,
+    serve,
     train,
     vista,
 )
@@ -41,6 +42,8 @@ app.add_typer(secret.app, name="secret")
 app.add_typer(keys.app, name="keys")
 app.add_typer(registry.app, name="registry")
 app.add_typer(train.app, name="train")
+app.command("serve")(serve.serve)
+app.add_typer(serve.tokens, name="token")
 app.add_typer(vista.app, name="vista")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from scipy import stats
 from torch import Tensor
@@ -51,6 +53,31 @@ class InversionMethod(Method):
 
     def fingerprint(self) -> dict[str, Any]:
         return {"method": self.name, "sampling": asdict(self.sampling)}
+
+
+class RingMethod(InversionMethod):
+    """Presence of one ring pattern in one channel's spectrum; the score is minus the log10 of the p-value."""
+
+    bits, channel = 0, -1
+    mask: Tensor  # frequencies that carry the pattern, (h, w)
+    pattern: Tensor  # complex, (h, w)
+
+    @abstractmethod
+    def spectra(self, images: Sequence[Image.Image]) -> Tensor:
+        """The transform of the channel at the state that was marked, (B, h, w)."""
+
+    def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
+        raise TypeError(f"{self.name} tells presence only: use score")
+
+    def score(self, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> NDArray[np.float64]:
+        wanted = self.pattern[self.mask]
+        p_values = [pattern_p_value(found, wanted) for found in self.spectra(images)[:, self.mask]]
+        return -np.log10(np.maximum(p_values, 1e-300))
+
+
+def key_noise(side: int, seed: int) -> Tensor:
+    """The noise that a key's pattern is drawn from, (side, side)."""
+    return torch.randn(side, side, generator=torch.Generator().manual_seed(seed))
 
 
 def below(trajectory: Trajectory, until: float) -> Trajectory:

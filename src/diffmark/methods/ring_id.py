@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffmark.generation import Order
-from diffmark.methods.inversion import InversionMethod, from_spectrum, radii, spectrum
+from diffmark.methods.inversion import InversionMethod, from_spectrum, key_noise, radii, spectrum
 from diffmark.secret import Bits
 
 FIRST, LAST = 3, 13
@@ -34,8 +34,7 @@ class RingID(InversionMethod):
         self.ring = radii(self.side).round()
         self.disc = self.ring <= LAST
         self.value = float(self.side)  # standard deviation of the spectrum of unit noise
-        generator = torch.Generator().manual_seed(noise_seed)
-        self.noise = spectrum(torch.randn(self.side, self.side, generator=generator))
+        self.noise = spectrum(key_noise(self.side, noise_seed))
 
     def rings(self, secret: Bits) -> Tensor:
         """The key's spectrum, zero outside the rings, (side, side)."""

@@ -10,31 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from diffmark.generation import Order
-from diffmark.methods.inversion import InversionMethod, pattern_p_value, ring_pattern
+from diffmark.methods.inversion import RingMethod, key_noise, ring_pattern
 
 TIME = 0.3
 
 
-class ShallowDiffuse(InversionMethod):
-    """One key for all images; the score is minus the log10 of the p-value."""
+class ShallowDiffuse(RingMethod):
+    """One key for all images."""
 
-    name, bits = "shallow-diffuse", 0
+    name = "shallow-diffuse"
 
-    def __init__(
-        self, pipe: Any, *arguments: Any, key_seed: int = 0, channel: int = -1, **options: Any
-    ) -> None:
+    def __init__(self, pipe: Any, *arguments: Any, key_seed: int = 0, **options: Any) -> None:
         super().__init__(pipe, *arguments, **options)
-        self.channel = channel
-        noise = torch.randn(self.side, self.side, generator=torch.Generator().manual_seed(key_seed))
         # An uncentred transform has the highest frequencies in the middle.
-        self.mask, self.pattern = ring_pattern(torch.fft.fft2(noise), round(8 * self.side / 64))
+        drawn = torch.fft.fft2(key_noise(self.side, key_seed))
+        self.mask, self.pattern = ring_pattern(drawn, round(8 * self.side / 64))
 
     def imprint(self, latents: Tensor) -> Tensor:
         """Latents at the time of the mark with the pattern in their spectrum."""
@@ -56,10 +51,5 @@ class ShallowDiffuse(InversionMethod):
 
         return self.paint(order, self.start(order), callback_on_step_end=mark)
 
-    def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
-        raise TypeError("Shallow Diffuse tells presence only: use score")
-
-    def score(self, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> NDArray[np.float64]:
-        found = torch.fft.fft2(self.invert(images, TIME)[:, self.channel])[:, self.mask]
-        p_values = [pattern_p_value(row, self.pattern[self.mask]) for row in found]
-        return -np.log10(np.maximum(p_values, 1e-300))
+    def spectra(self, images: Sequence[Image.Image]) -> Tensor:
+        return torch.fft.fft2(self.invert(images, TIME)[:, self.channel])
