@@ -238,9 +238,11 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
                 "markersize": 3,
             }
             closed.plot(sizes, [row["top1"] for row in chosen], label=f"{source}, {ranking}", **style)
+            closed.plot(sizes, [row["expected_top1"] for row in chosen], "k:", linewidth=0.8)
             opened.plot(sizes, [row["named"] for row in chosen], **style)
     closed.set(title="closed set: true key ranked first", xscale="log", xlabel="keys", ylim=(-0.02, 1.02))
     title = f"open set: named at family-wise error {rows[0]['rate']:g}"
     opened.set(title=title, xscale="log", xlabel="keys", ylim=(-0.02, 1.02))
+    closed.plot([], [], "k:", label="expected")
     closed.legend(fontsize=7)
     figure.savefig(path, dpi=130)

@@ -66,6 +66,8 @@ def scan_blocks(blocks: Iterable[Keys], query: Query, top: int, within: int | No
     for block in blocks:
         here = query.costs(block)
         near = here <= cutoff
+        if np.count_nonzero(near) > top:  # few of a first block can stay: do not sort all of it
+            near &= here <= np.partition(here[near], top - 1)[top - 1]
         if near.any():
             costs, found = ordered(
                 np.concatenate([costs, here[near]]), np.concatenate([found, block[near]]), top
