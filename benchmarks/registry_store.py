@@ -2,8 +2,8 @@
 
     python benchmarks/registry_store.py [--postgres URL]        # a few minutes
 
-Writes results/registry_store.json. Issuing is durable (synchronous=FULL). Both the clock and this process's CPU time are
-given: the clock counts the disk, the database server and whatever else the machine does.
+Writes results/registry_store.json. Issuing is durable (synchronous=FULL). The clock and this process's CPU time
+are given: the clock counts the disk, the database server and whatever else the machine does.
 """
 
 from __future__ import annotations

@@ -207,6 +207,20 @@ def test_patterns_of_a_part_are_all_those_within_the_cost(weights: list[int], lo
         assert counts[high] == (costs <= high).sum()
 
 
+def test_a_plan_that_looks_less_far_in_one_part_counts_no_key_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = [index.Reach((0, 0, 4), 6, 0.0), index.Reach((3, 3, 1), 9, 0.0), index.Reach((5, 1, 2), 10, 0.0)]
+    monkeypatch.setattr(index, "reaches", lambda *arguments: iter(plans))
+    rng = np.random.default_rng(2)
+    flips = [rng.choice(64, errors, replace=False) for errors in rng.integers(0, 11, 3000)]
+    keys = np.unique(
+        np.array([sum(1 << int(place) for place in places) for places in flips], dtype=np.uint64)
+    )
+    query = queries.from_bits(0)
+    found = MultiIndex(keys).search(query, 4000, within=10)
+    assert found is not None
+    assert pairs(found) == brute_force(keys, query, 4000, 10)
+
+
 def test_the_reach_certifies_what_it_says() -> None:
     counts = [pattern_counts((1,) * width) for width in index.WIDTHS]
     for goal in range(20):

@@ -25,7 +25,7 @@ SOON_BUILT = 10**7  # keys whose index is built within two seconds
 OPENING = 40.0  # keys that could be scanned in the time that one bucket is opened, in memory
 
 
-Limits = tuple[int, int, int]  # part costs up to which buckets are looked at; -1 for not at all
+Limits = tuple[int, ...]  # one a part: part costs up to which buckets are looked at; -1 for not at all
 
 
 @dataclass(frozen=True)
@@ -201,8 +201,10 @@ def certified_search(
     for reach in reaches(query, top, worst, count, opening):
         if reach.work > budget:
             return None
-        costs, found = look(seen, reach.limits, worst)
-        seen = reach.limits
+        # A cheaper plan for more may look less far in one part: what was seen stays seen, and counts once.
+        limits = tuple(max(old, new) for old, new in zip(seen, reach.limits, strict=True))
+        costs, found = look(seen, limits, worst)
+        seen = limits
         if len(costs) == top and costs[-1] <= reach.certified:
             break
     return costs, found  # the last reach certifies every cost up to `worst`
