@@ -300,7 +300,7 @@ def test_a_batch_that_does_not_divide_is_named(tmp_path, vae):
 
 
 def test_a_pretrained_codec_must_fit(tmp_path, vae):
-    with pytest.raises(ValueError, match=r"does not fit the config's \[codec\] table"):
+    with pytest.raises(ValueError, match=r"does not fit the \[codec\] table"):
         run(tiny_config(), tmp_path, vae, codec=tiny_codec())
 
 

@@ -36,6 +36,9 @@ class Chance:
     def uniform(self) -> float:
         return float(torch.rand((), generator=self.generator))
 
+    def uniforms(self, *shape: int) -> Tensor:
+        return torch.rand(*shape, generator=self.generator).to(self.device)
+
     def choose(self, names: Sequence[str], count: int) -> list[str]:
         """`count` different names, or all of them."""
         order = torch.randperm(len(names), generator=self.generator)[:count]

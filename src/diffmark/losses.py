@@ -48,7 +48,9 @@ def peak_region(marked: Tensor, clean: Tensor, side: int = REGION) -> Tensor:
             f"{marked.shape[-2]}x{marked.shape[-1]}: use a smaller region"
         )
     difference = (marked - clean.detach()).abs().mean(dim=1, keepdim=True)  # (B, 1, H, W)
-    return F.avg_pool2d(difference, side, stride=1).flatten(1).amax(dim=1).mean()
+    # The uniform kernel is separable: 2 * side additions a pixel instead of side^2.
+    means = F.avg_pool2d(F.avg_pool2d(difference, (side, 1), stride=1), (1, side), stride=1)
+    return means.flatten(1).amax(dim=1).mean()
 
 
 def low_frequency(delta: Tensor, radius: float = LOW_RADIUS) -> Tensor:

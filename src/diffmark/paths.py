@@ -63,9 +63,11 @@ class Paths:
         device: torch.device | str = "cpu",
     ) -> None:
         self.config, self.injection, self.device = config, config.codec.injection, device
-        self.latents, self.held_out, self.denoisers = latents, held_out, denoisers
         mode = self.injection.mode
-        if mode in ("late", "final") and latents is None:
+        on_pictures = mode in ("late", "final")
+        self.latents, self.held_out = (latents, held_out) if on_pictures else (None, None)
+        self.denoisers = denoisers
+        if on_pictures and latents is None:
             raise ValueError(f"injection mode {mode!r} trains on pictures: give data.pictures")
         if mode != "final" and denoisers is None:
             raise ValueError(f"injection mode {mode!r} goes through a denoiser: give model.pipeline")

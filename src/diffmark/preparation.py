@@ -57,7 +57,7 @@ def prepare(
         autoencoder = open_vae(config, device) if config.model.vae else own
         check_family(config.codec, autoencoder)
     latents = held_out = None
-    if split is not None:
+    if split is not None and config.codec.injection.mode in ("late", "final"):
         latents = latents_of(autoencoder, split.train, cache)
         held_out = latents_of(autoencoder, split.held_out, cache)
     return Material(autoencoder, Paths(config, latents, held_out, denoisers, device))

@@ -6,11 +6,13 @@ variant lies on latents of pictures as well, which is what a decoder meets later
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor
 from tqdm import tqdm
@@ -55,22 +57,20 @@ def pretraining_terms(
     """The losses of one step of Algorithm 1, unweighted, and figures worth logging."""
     settings = config.pretraining
     secrets = chance.secrets(count, codec.config.length)
-    sigma = curriculum.ramp(
-        step,
-        settings.sigma_start or config.delta.sigma_start,
-        settings.sigma_end or config.delta.sigma_start,
-        settings.steps,
-    )
-    delta = perturb(codec.encoder, secrets, chance, config.delta, sigma).delta
+    delta = perturb(codec.encoder, secrets, chance, config.delta, pretraining_sigma(config, step)).delta
 
     clean = codec.decoder(delta)
     sigma_n = curriculum.pretraining_noise(step, settings.noise_start, settings.noise_end, settings.steps)
-    seen = delta + sigma_n * chance.normal(*delta.shape)
+    seen = delta
     if settings.host:
         assert hosts is not None  # pretrain() has checked it
         rows = chance.indices(count, len(hosts))
         seen = seen + hosts[rows].to(seen)
-    noisy = codec.decoder(seen)
+    moved = round(settings.geometry_share * count) if settings.geometry else 0
+    if moved:
+        strength = curriculum.ramp(step, 0, settings.geometry, settings.geometry_warmup)
+        seen = torch.cat([shift_geometry(seen[:moved], strength, chance), seen[moved:]])
+    noisy = codec.decoder(seen + sigma_n * chance.normal(*delta.shape))
 
     terms = {
         "clean": losses.cross_entropy(clean, secrets),
@@ -85,7 +85,53 @@ def pretraining_terms(
         "diversity": 1 - losses.cosines(delta).abs().mean(),
         "sigma_n": torch.tensor(sigma_n),
     }
+    if moved:
+        figures["accuracy_moved"] = losses.bit_accuracy(noisy[:moved], secrets[:moved]).mean()
+        figures["accuracy_still"] = losses.bit_accuracy(noisy[moved:], secrets[moved:]).mean()
     return terms, figures
+
+
+def shift_geometry(latents: Tensor, strength: float, chance: Chance) -> Tensor:
+    """Rotation by up to 45 strength degrees and a crop of down to 1 - strength / 2 of the area, for each image.
+
+    On latents, which move almost as pixels do: a cheap stand-in for these attacks on the image.
+    """
+    count = len(latents)
+    draws = chance.uniforms(count, 4)
+    angle = (2 * draws[:, 0] - 1) * strength * math.pi / 4
+    side = (1 - 0.5 * strength * draws[:, 1]).sqrt()
+    shift = (2 * draws[:, 2:] - 1) * (1 - side)[:, None]
+    cosine, sine = side * angle.cos(), side * angle.sin()
+    rows = [torch.stack([cosine, -sine, shift[:, 0]], dim=1), torch.stack([sine, cosine, shift[:, 1]], dim=1)]
+    grid = F.affine_grid(torch.stack(rows, dim=1), list(latents.shape), align_corners=False)
+    return F.grid_sample(latents, grid.to(latents), align_corners=False)
+
+
+def warm_start(codec: Codec | None, config: TrainingConfig) -> Codec:
+    """A codec of this run's config, with the weights of an earlier one if it is given."""
+    fresh = Codec(config.codec)
+    if codec is None:
+        return fresh
+    try:
+        fresh.load_state_dict(codec.state_dict())
+    except RuntimeError as error:
+        raise ValueError(f"the codec to start from does not fit the [codec] table: {error}") from None
+    return fresh
+
+
+def finished(codec: Codec, config: TrainingConfig, sigma: float) -> Codec:
+    """The codec as it is used after training: every delta has exactly sigma, if it was trained so."""
+    deviation = sigma if config.delta.normalise else None
+    copy = Codec(replace(config.codec, deviation=deviation)).to(codec.device)
+    copy.load_state_dict(codec.state_dict())
+    return copy.eval()
+
+
+def pretraining_sigma(config: TrainingConfig, step: int) -> float:
+    """delta's standard deviation at a step, where it is normalised."""
+    settings = config.pretraining
+    start, end = (sigma or config.delta.sigma_start for sigma in (settings.sigma_start, settings.sigma_end))
+    return curriculum.ramp(step, start, end, settings.steps)
 
 
 def pretrain(
@@ -105,7 +151,7 @@ def pretrain(
         raise ValueError("pretraining.host lays delta on latents of pictures: give data.pictures")
     accelerator = accelerator or make_accelerator(config.optimiser.precision)
     torch.manual_seed(config.seed)
-    codec = (codec or Codec(config.codec)).to(accelerator.device)
+    codec = warm_start(codec, config).to(accelerator.device)
     optimiser = Optimiser(
         codec,
         accelerator,
@@ -129,6 +175,7 @@ def pretrain(
     last = settings.steps if stop_after is None else min(settings.steps, first + stop_after)
 
     codec.train()
+    done = first
     steps = tqdm(range(first, last), "pretraining", initial=first, total=settings.steps, disable=None)
     for step in steps:
         optimiser.set_rates(step, settings.warmup, settings.steps, settings.final_rate)
@@ -159,6 +206,7 @@ def pretrain(
         if early:
             break
     run.close()
+    trained = finished(codec, config, pretraining_sigma(config, done))
     if accelerator.is_main_process:
-        codec.save_pretrained(Path(folder) / "codec")
-    return codec.eval()
+        trained.save_pretrained(Path(folder) / "codec")
+    return trained

@@ -7,6 +7,7 @@ seeds) are never trained on.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,13 +78,14 @@ def _vista(size: tuple[int, int], count: int, held_out: int, cache: Path | None)
         raise ValueError(f"painted scenes are square, the codec's images are {size[0]}x{size[1]}")
 
     def part(first: int, number: int) -> Pictures:
-        if number == 0:
-            return Pictures("no scenes", 0, lambda i: np.zeros(0))
-        pictures = painted(cache or Path("runs/cache"), number, size[0], first)
+        @functools.cache
+        def pictures() -> np.ndarray:  # painted when the first one is asked for
+            return painted(cache or Path("runs/cache"), number, size[0], first)
+
         return Pictures(
             f"vista {first} {number} {size[0]}",
             number,
-            lambda i: pictures[i].transpose(2, 0, 1).astype(np.float32) / 127.5 - 1,
+            lambda i: pictures()[i].transpose(2, 0, 1).astype(np.float32) / 127.5 - 1,
             lambda i: caption(random_scene(first + i)),
         )
 

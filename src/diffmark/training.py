@@ -7,7 +7,6 @@ gradients of their own.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from diffmark.meter import Meter
 from diffmark.optimisation import Optimiser, make_accelerator, part_size, parts_of_step
 from diffmark.paths import Paths, Start, freeze
 from diffmark.pixels import Terms, round_trip, through_pixels
-from diffmark.pretraining import perturb
+from diffmark.pretraining import finished, perturb, warm_start
 from diffmark.replay import Replay, Triple
 from diffmark.runs import Run
 from diffmark.samples import measure, save_samples
@@ -158,7 +157,7 @@ def train(
     settings = config.optimiser
     accelerator = accelerator or make_accelerator(settings.precision)
     torch.manual_seed(config.seed)
-    codec = (_warm_start(codec, config) if codec else Codec(config.codec)).to(accelerator.device)
+    codec = warm_start(codec, config).to(accelerator.device)
     freeze(autoencoder)
     optimiser = Optimiser(
         codec,
@@ -205,17 +204,17 @@ def train(
         figures_now: dict[str, float] = {}
         if done % config.log.measure_every == 0 or done == settings.steps:
             optimiser.average_buffers()
-            present = _with_deviation(codec, config, sigma)
+            present = finished(codec, config, sigma)
             figures_now = measure(present, autoencoder, paths, config)
             score = figures_now["measured_accuracy"]
             # While sigma is still falling an early codec is better only because it is stronger.
-            if done >= min(config.delta.horizon, settings.steps) and score > best:
+            if step >= min(config.delta.horizon, settings.steps - 1) and score > best:
                 best = score
                 _save_codec(present, Path(folder) / "best", done, figures_now, accelerator)
         if done % config.log.log_every == 0 or figures_now:
             run.log(done, {**meter.means(), **figures_now})
         if config.log.sample_every and done % config.log.sample_every == 0 and accelerator.is_main_process:
-            present = _with_deviation(codec, config, sigma)
+            present = finished(codec, config, sigma)
             save_samples(present, autoencoder, paths, config, Path(folder) / "samples" / f"{done:08d}.png")
         if done % config.log.save_every == 0 or done == last:
             optimiser.average_buffers()
@@ -223,28 +222,10 @@ def train(
             shared = {"codec": codec.state_dict(), "optimiser": optimiser.state_dict(), "best": best}
             run.save(done, shared, own)
     run.close()
-    present = _with_deviation(codec, config, sigma_of(config, max(last - 1, 0)))
+    present = finished(codec, config, sigma_of(config, max(last - 1, 0)))
     _save_codec(present, Path(folder) / "codec", last, {}, accelerator)
     accelerator.wait_for_everyone()
     return Codec.from_pretrained(Path(folder) / ("best" if best >= 0 else "codec"))
-
-
-def _warm_start(codec: Codec, config: TrainingConfig) -> Codec:
-    """The pretrained weights in a codec of this run's config."""
-    fresh = Codec(config.codec)
-    try:
-        fresh.load_state_dict(codec.state_dict())
-    except RuntimeError as error:
-        raise ValueError(f"the pretrained codec does not fit the config's [codec] table: {error}") from None
-    return fresh
-
-
-def _with_deviation(codec: Codec, config: TrainingConfig, sigma: float) -> Codec:
-    """The codec as it is used after training: delta of exactly sigma, if it was trained so."""
-    deviation = sigma if config.delta.normalise else None
-    copy = Codec(replace(config.codec, deviation=deviation)).to(codec.device)
-    copy.load_state_dict(codec.state_dict())
-    return copy.eval()
 
 
 def _save_codec(

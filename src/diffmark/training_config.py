@@ -224,7 +224,10 @@ class PretrainingConfig:
     orth: float = 0.1
     noise_start: float = 0.0  # sigma_n; the paper does not give its values
     noise_end: float = 1.0
-    host: bool = False  # ours: the noisy variant lies on latents of pictures, with round-trip errors
+    host: bool = False  # ours: the noisy variant lies on latents of pictures
+    geometry: float = 0.0  # ours: strength of rotation and crop, on latents; 0 leaves them out
+    geometry_warmup: int = 1000  # steps over which it rises
+    geometry_share: float = 0.5  # of a batch
     sigma_start: float = 0.0  # ours: with delta.normalise, the strength at the first ...
     sigma_end: float = 0.0  # ... and at the last step; 0 takes delta.sigma_start
     stop_accuracy: float = 0.99
@@ -232,13 +235,31 @@ class PretrainingConfig:
 
 
 def read_config(path: str | Path) -> TrainingConfig:
-    """A run file as a TrainingConfig."""
+    """A run file as a TrainingConfig. `base = "other.toml"` takes another file's settings, which it overrides."""
+    return from_dict(_read_tables(Path(path)), TrainingConfig, str(path))
+
+
+def _read_tables(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         try:
             values = tomllib.load(file)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"{path} is not TOML: {error}") from error
-    return from_dict(values, TrainingConfig, str(path))
+    base = values.pop("base", None)
+    return _merged(_read_tables(path.parent / base), values) if base else values
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` over `below`, table by table; injection and attacks are given whole, never mixed."""
+    merged = dict(below)
+    for key, value in above.items():
+        mixes = (
+            isinstance(value, dict)
+            and isinstance(below.get(key), dict)
+            and key not in ("injection", "attacks")
+        )
+        merged[key] = _merged(below[key], value) if mixes else value
+    return merged
 
 
 def from_dict(values: dict[str, Any], kind: type[T], where: str) -> T:

@@ -10,14 +10,17 @@ import typer
 app = typer.Typer(help="Train a codec for a latent space, and look at the run.", no_args_is_help=True)
 
 Config = Annotated[Path, typer.Option(help="The run file, see configs/.")]
-Out = Annotated[Path, typer.Option(help="The run's folder; a run that is there is resumed.")]
+Out = Annotated[
+    Path | None, typer.Option(help="The run's folder, runs/NAME by default; a run that is there is resumed.")
+]
 Start = Annotated[str | None, typer.Option("--codec", help="A codec to start from: name, folder or hub id.")]
+Cpu = Annotated[bool, typer.Option("--cpu", help="Leave a GPU alone.")]
 Cache = Annotated[Path, typer.Option(help="Folder for painted scenes and latents.")]
 
 
 @app.command()
 def pretrain(
-    config: Config, out: Out, codec: Start = None, cache: Cache = Path("runs/cache"), cpu: bool = False
+    config: Config, out: Out = None, codec: Start = None, cache: Cache = Path("runs/cache"), cpu: Cpu = False
 ) -> None:
     """Pretrain encoder and decoder without a diffusion model (the paper's Algorithm 1)."""
     from diffmark.codec import Codec
@@ -26,16 +29,17 @@ def pretrain(
     from diffmark.pretraining import pretrain as run
     from diffmark.training_config import read_config
 
+    out = out or Path("runs") / f"{config.stem}_pretrain"
     settings = read_config(config)
     accelerator = make_accelerator(settings.optimiser.precision, cpu)
     hosts = prepare_hosts(settings, accelerator.device, cache)
     run(settings, out, hosts, Codec.from_pretrained(codec) if codec else None, accelerator)
-    typer.echo(f"{out / 'codec'}")
+    typer.echo(out / "codec")
 
 
 @app.command()
 def dual(
-    config: Config, out: Out, codec: Start = None, cache: Cache = Path("runs/cache"), cpu: bool = False
+    config: Config, out: Out = None, codec: Start = None, cache: Cache = Path("runs/cache"), cpu: Cpu = False
 ) -> None:
     """Train through a frozen model: bridge and DDIM path (the paper's Algorithm 2)."""
     from diffmark.codec import Codec
@@ -44,12 +48,13 @@ def dual(
     from diffmark.training import train
     from diffmark.training_config import read_config
 
+    out = out or Path("runs") / config.stem
     settings = read_config(config)
     accelerator = make_accelerator(settings.optimiser.precision, cpu)
     material = prepare(settings, accelerator.device, cache)
     start = Codec.from_pretrained(codec) if codec else None
     best = train(settings, out, material.autoencoder, material.paths, start, accelerator)
-    typer.echo(f"{out}  {best.provenance}")
+    typer.echo(f"{out / 'best'}  {best.provenance}")
 
 
 @app.command()
