@@ -120,6 +120,17 @@ def train_autoencoder_command(
     train_autoencoder(read_config(config, AutoencoderConfig), runs / config.stem, photos, stop)
 
 
+@train_app.command("compression")
+def train_compression_command(
+    config: Config, runs: Runs = RUNS, photos: Photos = None, stop: Stop = None
+) -> None:
+    """Train the compression autoencoder for regeneration attacks."""
+    from diffmark.vista.training.compression import CompressionConfig, train_compression
+    from diffmark.vista.training.config import read_config
+
+    train_compression(read_config(config, CompressionConfig), runs / config.stem, photos, stop)
+
+
 @train_app.command("classifier")
 def train_classifier_command(config: Config, runs: Runs = RUNS, stop: Stop = None) -> None:
     """Train the scene classifier."""
