@@ -24,7 +24,7 @@ from diffmark.vista.training.lcm import LCMConfig, boundary_scalings, guidance_e
 from diffmark.vista.training.loop import learning_rate, train
 from diffmark.vista.training.unet import UNetConfig, UNetJob, build_pipeline, train_unet
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[1] / "configs" / "vista"
 LOOP = LoopConfig(steps=4, batch=2, learning_rate=1e-3, warmup=1, decay=2, ema=0.9, log_every=2, save_every=2)
 UNET = UNetConfig(loop=LOOP, scenes=4, block_out_channels=(16, 16, 16), text_width=32)
 
@@ -38,7 +38,7 @@ def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("vista_*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_run_file_can_be_read_and_says_its_command(path: Path) -> None:
     kinds = {"autoencoder": AutoencoderConfig, "classifier": ClassifierConfig, "lcm": LCMConfig}
     kinds |= {"compression": CompressionConfig}
@@ -46,7 +46,7 @@ def test_every_run_file_can_be_read_and_says_its_command(path: Path) -> None:
     head = path.read_text().splitlines()[:3]
     command = head[0].split()
     assert command[:4] == ["#", "diffmark", "vista", "train"]
-    assert f"configs/{path.name}" in command
+    assert f"configs/vista/{path.name}" in command
     assert head[1].startswith("# time:")
     assert head[2].startswith("# score:")
     assert read_config(path, kinds[command[4]]).loop.steps > 0

@@ -14,9 +14,7 @@ train_app = typer.Typer(
 )
 app.add_typer(train_app, name="train")
 
-Config = Annotated[
-    Path, typer.Argument(help="Run file, one of configs/vista_*.toml.", exists=True, dir_okay=False)
-]
+Config = Annotated[Path, typer.Argument(help="Run file, one of configs/vista/.", exists=True, dir_okay=False)]
 Runs = Annotated[Path, typer.Option(help="Folder for states, logs and caches.")]
 Photos = Annotated[
     Path | None, typer.Option(help="Folder of photographs to mix in.", exists=True, file_okay=False)

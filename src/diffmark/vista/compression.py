@@ -10,7 +10,7 @@ from diffusers.models.modeling_utils import ModelMixin
 from torch import Tensor, nn
 
 
-class CompressionAutoencoder(ModelMixin, ConfigMixin):  # type: ignore[misc]
+class CompressionAutoencoder(ModelMixin, ConfigMixin):
     """Images (B, 3, H, W) in [-1, 1], H and W multiples of 16, to integers (B, C, H/16, W/16) and back."""
 
     @register_to_config
