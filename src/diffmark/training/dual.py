@@ -1,7 +1,7 @@
 """Algorithm 2: dual-path training. `step_terms` is one step, `train` the loop around it.
 
 The bridge carries gradients from the decoder to the encoder; the DDIM path is detached and shows the decoder what
-it will meet. Losses open in groups (`diffmark.curriculum`). Frozen models are in no optimiser and carry no
+it will meet. Losses open in groups (`diffmark.training.curriculum`). Frozen models are in no optimiser and carry no
 gradients of their own.
 """
 
@@ -15,19 +15,20 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from diffmark import curriculum, losses, vae
-from diffmark.chance import Chance
+from diffmark import vae
 from diffmark.codec import Codec
-from diffmark.guards import CollapseGuard, check_finite
-from diffmark.meter import Meter
-from diffmark.optimisation import Optimiser, make_accelerator, part_size, parts_of_step
-from diffmark.paths import Paths, Start, freeze
-from diffmark.pixels import Terms, round_trip, through_pixels
-from diffmark.pretraining import finished, perturb, warm_start
-from diffmark.replay import Replay, Triple
-from diffmark.runs import Run
-from diffmark.samples import measure, save_samples
-from diffmark.training_config import TrainingConfig
+from diffmark.training import curriculum, losses
+from diffmark.training.chance import Chance
+from diffmark.training.config import TrainingConfig
+from diffmark.training.guards import CollapseGuard, check_finite
+from diffmark.training.meter import Meter
+from diffmark.training.optimisation import Optimiser, make_accelerator, part_size, parts_of_step
+from diffmark.training.paths import Paths, Start, freeze
+from diffmark.training.pixels import Terms, round_trip, through_pixels
+from diffmark.training.pretraining import finished, perturb, warm_start
+from diffmark.training.replay import Replay, Triple
+from diffmark.training.runs import Run
+from diffmark.training.samples import measure, save_samples
 
 
 def sigma_of(config: TrainingConfig, step: int) -> float:

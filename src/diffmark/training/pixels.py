@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from diffmark import curriculum, losses, robustness, vae
-from diffmark.chance import Chance
+from diffmark import vae
 from diffmark.codec import Codec
-from diffmark.training_config import TrainingConfig
+from diffmark.training import curriculum, losses, robustness
+from diffmark.training.chance import Chance
+from diffmark.training.config import TrainingConfig
 
 Terms = dict[str, Tensor]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from diffmark.paths import Denoisers, Paths, freeze, load_denoisers, read_prompts
-from diffmark.sources import Split, latents_of, open_pictures
-from diffmark.training_config import TrainingConfig
+from diffmark.training.config import TrainingConfig
+from diffmark.training.paths import Denoisers, Paths, freeze, load_denoisers, read_prompts
+from diffmark.training.sources import Split, latents_of, open_pictures
 from diffmark.vae import check_family, load_vae
 
 HELD_OUT = 256  # pictures that are measured on during a run

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from diffmark.codec import Codec
-from diffmark.curriculum import learning_rate
+from diffmark.training.curriculum import learning_rate
 
 
 def make_accelerator(precision: str, cpu: bool = False) -> Accelerator:

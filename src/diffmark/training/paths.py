@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from diffmark import bridge
 from diffmark.bridge import Trajectory
-from diffmark.chance import Chance
 from diffmark.injection import Injection
-from diffmark.sources import Pictures
-from diffmark.training_config import TrainingConfig
+from diffmark.training.chance import Chance
+from diffmark.training.config import TrainingConfig
+from diffmark.training.sources import Pictures
 
 NOWHERE = Trajectory((), (1.0,))
 

@@ -23,16 +23,16 @@ from diffmark import statistics, vae
 from diffmark.attacks import distortion
 from diffmark.attacks.base import Distort
 from diffmark.calibration import Calibration, evidence
-from diffmark.chance import Chance
 from diffmark.codec import Codec
 from diffmark.detection import Detector
 from diffmark.images import read_image
-from diffmark.preparation import open_vae
 from diffmark.provenance import provenance
-from diffmark.runs import command
-from diffmark.samples import psnr
-from diffmark.sources import Pictures, open_pictures
-from diffmark.training_config import TrainingConfig
+from diffmark.training.chance import Chance
+from diffmark.training.config import TrainingConfig
+from diffmark.training.preparation import open_vae
+from diffmark.training.runs import command
+from diffmark.training.samples import psnr
+from diffmark.training.sources import Pictures, open_pictures
 
 BATCH = 16
 

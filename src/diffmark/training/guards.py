@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from diffmark.training_config import GuardConfig
+from diffmark.training.config import GuardConfig
 
 
 class StoppedError(ValueError):

@@ -10,11 +10,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from diffmark import vae
-from diffmark.chance import Chance
 from diffmark.codec import Codec
-from diffmark.paths import Paths, Start
-from diffmark.robustness import round_to_bytes
-from diffmark.training_config import TrainingConfig
+from diffmark.training.chance import Chance
+from diffmark.training.config import TrainingConfig
+from diffmark.training.paths import Paths, Start
+from diffmark.training.robustness import round_to_bytes
 
 FIXED = 2**31  # the "step" of draws that stay the same over a run
 AMPLIFIED = 10  # times, the difference of marked and clean

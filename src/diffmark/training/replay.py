@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffmark.chance import Chance
+from diffmark.training.chance import Chance
 
 Triple = tuple[Tensor, Tensor, Tensor]  # marked z0 (B, C, h, w), secrets (B, L), clean z0 (B, C, h, w)
 

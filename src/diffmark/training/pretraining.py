@@ -17,14 +17,14 @@ from accelerate import Accelerator
 from torch import Tensor
 from tqdm import tqdm
 
-from diffmark import curriculum, losses
-from diffmark.chance import Chance
 from diffmark.codec import Codec, DeltaEncoder, rescale
-from diffmark.guards import CollapseGuard, check_finite
-from diffmark.meter import Meter
-from diffmark.optimisation import Optimiser, make_accelerator, part_size
-from diffmark.runs import Run
-from diffmark.training_config import DeltaConfig, TrainingConfig
+from diffmark.training import curriculum, losses
+from diffmark.training.chance import Chance
+from diffmark.training.config import DeltaConfig, TrainingConfig
+from diffmark.training.guards import CollapseGuard, check_finite
+from diffmark.training.meter import Meter
+from diffmark.training.optimisation import Optimiser, make_accelerator, part_size
+from diffmark.training.runs import Run
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_origin, get_type_hints
 
 import tomllib
 
-from diffmark import curriculum
 from diffmark.codec import CodecConfig
+from diffmark.training import curriculum
 
 T = TypeVar("T")
 
@@ -155,7 +155,7 @@ class RobustnessConfig:
 
 @dataclass(frozen=True)
 class GuardConfig:
-    """When a run is stopped: see `diffmark.guards`."""
+    """When a run is stopped: see `diffmark.training.guards`."""
 
     delta_floor: float = 1e-3  # standard deviation of delta
     chance_accuracy: float = 0.55  # mean over `window` steps ...
