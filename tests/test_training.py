@@ -11,6 +11,7 @@ from conftest import _embeds, tiny_codec
 
 from diffmark.codec import Codec, CodecConfig
 from diffmark.injection import Injection
+from diffmark.training import losses
 from diffmark.training.chance import Chance
 from diffmark.training.config import (
     DeltaConfig,
