@@ -21,17 +21,17 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from conftest import _build, _embeds
 
-from diffmark import losses
-from diffmark.chance import Chance
 from diffmark.codec import Codec, CodecConfig
 from diffmark.injection import Injection
-from diffmark.optimisation import Optimiser, make_accelerator
-from diffmark.paths import Denoisers, Paths, freeze
-from diffmark.pretraining import perturb
 from diffmark.provenance import provenance
-from diffmark.replay import Replay
-from diffmark.training import sigma_of, step_terms, weights_of
-from diffmark.training_config import DeltaConfig, GateConfig, PathConfig, TrainingConfig, WeightConfig
+from diffmark.training import losses
+from diffmark.training.chance import Chance
+from diffmark.training.config import DeltaConfig, GateConfig, PathConfig, TrainingConfig, WeightConfig
+from diffmark.training.dual import sigma_of, step_terms, weights_of
+from diffmark.training.optimisation import Optimiser, make_accelerator
+from diffmark.training.paths import Denoisers, Paths, freeze
+from diffmark.training.pretraining import perturb
+from diffmark.training.replay import Replay
 
 UNSEEN = 2**31
 

@@ -52,16 +52,14 @@ def postgres_server() -> Iterator[Path]:
 
 @pytest.fixture
 def new_postgres(postgres_server: Path) -> Callable[[], str]:
-    """Makes empty databases; returns their URLs."""
+    """Makes empty schemas (faster than databases, and as empty); returns their URLs."""
     import psycopg
 
     def make() -> str:
         name = f"test{next(_numbers)}"
-        with psycopg.connect(
-            host=str(postgres_server), user="tester", dbname="postgres", autocommit=True
-        ) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        return f"postgresql://tester@/{name}?host={postgres_server}"
+        with psycopg.connect(host=str(postgres_server), user="tester", dbname="postgres") as connection:
+            connection.execute(f"CREATE SCHEMA {name}")
+        return f"postgresql://tester@/postgres?host={postgres_server}&options=-c%20search_path%3D{name}"
 
     return make
 

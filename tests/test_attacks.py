@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from diffmark import cli
-from diffmark.attacks import ATTACKS, attack, attack_all
+from diffmark.attacks import ATTACKS, attack
 
 SIZE_CHANGING = {"resize", "screenshot", "padding"}
 
@@ -76,7 +76,7 @@ def test_one_pixel_survives_every_attack():
 
 
 def test_a_batch_counts_its_seeds(image):
-    batch = attack_all("noise", [image, image], 0.5, base_seed=10)
+    batch = ATTACKS["noise"].on_all([image, image], 0.5, base_seed=10)
     assert np.array_equal(np.asarray(batch[1]), np.asarray(attack("noise", image, 0.5, seed=11)))
     assert difference(*batch) > 0
 

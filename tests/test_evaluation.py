@@ -12,6 +12,7 @@ from PIL import Image
 from diffmark.detection import Detector
 from diffmark.evaluation.experiments import EXPERIMENTS
 from diffmark.evaluation.lab import Extent, Lab
+from diffmark.evaluation.report import write_report
 from diffmark.evaluation.results import run
 from diffmark.evaluation.studio import Studio, batches, painted_scenes, photograph_crops, unseen_orders
 from diffmark.generation import Sampling
@@ -97,6 +98,29 @@ def test_experiments_write_json_and_csv(lab, name, tmp_path):
     with (tmp_path / f"{name}.csv").open() as file:
         assert len(list(csv.DictReader(file))) == len(rows)
     assert {row["method"] for row in rows} == {"diffmark", "last-row"}
+
+
+def test_the_report_shows_every_experiment(lab, tmp_path):
+    with pytest.raises(ValueError, match="holds no results"):
+        write_report(tmp_path)
+    names = [name for name in EXPERIMENTS if name != "transfer"]
+    for name in names:
+        run(name, lab, tmp_path)
+    transfer = [
+        {"method": "diffmark", "model": m, "attack": a, "bit_accuracy": 0.9}
+        for m in ("a", "b")
+        for a in (None, "blur")
+    ]
+    (tmp_path / "transfer.json").write_text(
+        json.dumps({"command": "x", "config": {}, "versions": {}, "revision": None, "rows": transfer})
+    )
+    page = write_report(tmp_path).read_text()
+    for name in EXPERIMENTS:
+        assert f"<h2>{name}</h2>" in page
+    assert page.count("data:image/png;base64") == len(EXPERIMENTS) - 1  # the clean table has no figure
+    with Image.open(tmp_path / "robustness.png") as figure:
+        assert figure.width > 1000
+    assert "last-row" in page
 
 
 def test_clean_tells_the_truth_about_a_known_method(lab):

@@ -7,11 +7,11 @@ import pytest
 import torch
 from test_training import latents, reached, tiny_config, weights
 
-from diffmark.chance import Chance
 from diffmark.codec import Codec
-from diffmark.optimisation import make_accelerator
-from diffmark.pretraining import perturb, pretrain, pretraining_terms, shift_geometry
-from diffmark.training_config import DeltaConfig, PretrainingConfig
+from diffmark.training.chance import Chance
+from diffmark.training.config import DeltaConfig, PretrainingConfig
+from diffmark.training.optimisation import make_accelerator
+from diffmark.training.pretraining import perturb, pretrain, pretraining_terms, shift_geometry
 
 
 def config_of(**more):

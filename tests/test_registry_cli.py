@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from conftest import _vae, tiny_codec
 from processes import ENVIRONMENT
 from typer.testing import CliRunner
 
@@ -72,27 +73,30 @@ def test_identify_from_files_of_logits(tmp_path: Path) -> None:
         runner.invoke(app, ["identify", str(tmp_path / "wrong.npz")], catch_exceptions=False)
 
 
-def test_identify_reads_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images go through the detector; here one that reads the key it is told, in place of a trained codec."""
-    from diffmark import detection
+def test_identify_reads_images(tmp_path: Path) -> None:
+    """The whole way from a picture: an untrained codec reads something, and that is issued as somebody's key."""
+    from PIL import Image
 
-    (key,) = issued("user-7")
-    signs = np.array([1.0 if int(key, 16) >> (63 - place) & 1 else -1.0 for place in range(64)])
+    from diffmark.detection import Detector
 
-    class Reader:
-        def detect_many(self, paths: list[Path]) -> Any:
-            for path in paths:
-                logits = np.stack([-signs, signs], axis=-1).astype(np.float32)
-                yield detection.Detection(
-                    str(path), (signs > 0).astype(np.uint8), logits, "undecided", "none", None, 1e-3
-                )
-
-    monkeypatch.setattr(detection.Detector, "from_pretrained", lambda codec, vae: Reader())
-    for name in ("x.png", "y.jpg", "notes.txt"):
-        (tmp_path / "pictures").mkdir(exist_ok=True)
-        (tmp_path / "pictures" / name).touch()
-    output = run("identify", str(tmp_path / "pictures"))
-    assert output.count("user-7, family-wise error") == 2
+    codec = tiny_codec(family="sd").save_pretrained(tmp_path / "codec")
+    torch.manual_seed(0)
+    _vae(scaling_factor=0.18215).eval().save_pretrained(codec / "vae")
+    (tmp_path / "pictures").mkdir()
+    for number, name in enumerate(("x.png", "y.png")):
+        pixels = np.random.default_rng(number).integers(0, 255, (64, 64, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "pictures" / name)
+    read = Detector.from_pretrained(codec).detect(tmp_path / "pictures" / "x.png")
+    issued("somebody else")
+    (tmp_path / "keys.csv").write_text(f"key,principal\n{read.secret},user-7\n")
+    run("keys", "import", str(tmp_path / "keys.csv"))
+    picture = str(tmp_path / "pictures" / "x.png")
+    assert f"{picture}: user-7, family-wise error" in run("identify", picture, "--codec", str(codec))
+    (tmp_path / "pictures" / "z.png").write_bytes(b"broken")
+    found = runner.invoke(app, ["identify", str(tmp_path / "pictures"), "--codec", str(codec), "--json"])
+    assert found.exit_code == 2
+    assert "z.png" in found.stderr
+    assert [Path(answer["source"]).name for answer in json.loads(found.stdout)] == ["x.png", "y.png"]
 
 
 def test_nothing_to_identify_is_an_error() -> None:

@@ -340,7 +340,7 @@ def test_a_read_only_postgresql_says_so(new_postgres: Callable[[], str]) -> None
     url = new_postgres()
     with Registry.open(url, cache=False) as registry:
         registry.issue("a")
-    read_only = f"{url}&options=-c%20default_transaction_read_only%3Don"
+    read_only = f"{url}%20-c%20default_transaction_read_only%3Don"
     with Registry.open(read_only, cache=False) as registry, pytest.raises(RegistryError, match="read-only"):
         registry.issue("b")
 

@@ -15,14 +15,14 @@ from PIL import Image
 from test_training import tiny_config
 from typer.testing import CliRunner
 
-from diffmark import paths
-from diffmark.chance import Chance
 from diffmark.cli import app
 from diffmark.codec import Codec
-from diffmark.measurement import measure_codec
-from diffmark.plotting import plot_run
-from diffmark.preparation import prepare
-from diffmark.training_config import DataConfig, ModelConfig, read_config
+from diffmark.training import paths
+from diffmark.training.chance import Chance
+from diffmark.training.config import DataConfig, ModelConfig, read_config
+from diffmark.training.measurement import measure_codec
+from diffmark.training.plotting import plot_run
+from diffmark.training.preparation import prepare
 
 RUN_FILE = """
 [codec]

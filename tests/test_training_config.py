@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diffmark.training_config import TrainingConfig, read_config
+from diffmark.training.config import TrainingConfig, read_config
 
 FOLDER = Path(__file__).parents[1] / "configs"
 CONFIGS = [

@@ -28,10 +28,10 @@ from diffmark.registry import Registry
 from diffmark.secret import from_hex
 
 CUSTOMERS = {
-    "ada": "snowy mountains at dawn above a lake",
-    "bela": "a desert at sunset with a lone tree",
-    "chandra": "green hills at noon behind a flower meadow",
-    "dagny": "mountains at night under the moon beyond a sandy shore",
+    "ada": "snowy mountains at dawn above a lake, the sun, a boat",
+    "bela": "desert dunes at sunset above a sandy beach, a tree",
+    "chandra": "green hills at noon under a cloudy sky above a flower meadow, a house",
+    "dagny": "rocky mountains at night above a pine forest, the moon",
 }
 ATTACKS = {"JPEG 50": ("jpeg", 0.5), "half size": ("resize", 0.615), "noise 0.05": ("noise", 0.5)}
 OTHERS = 1_000_000

@@ -1,7 +1,8 @@
 """Attacks: image-to-image distortions with a strength between 0 (mild) and 1 (harsh).
 
-`attack(name, image, strength, seed)` runs one; `ATTACKS` is the table of all. A new attack is a function
-`(image, value, rng) -> image` and one line in its module's table.
+`attack(name, image, strength, seed)` runs one; `ATTACKS` is the table of those that need no model, `regeneration`
+and `adversarial` make those that do. A new attack is a function `(image, value, rng) -> image` and one line in its
+module's table.
 """
 
 from __future__ import annotations
@@ -19,10 +20,3 @@ def attack(name: str, image: Image.Image, strength: float, seed: int = 0) -> Ima
     if name not in ATTACKS:
         raise ValueError(f"no attack {name!r}; there are {', '.join(ATTACKS)}")
     return ATTACKS[name](image, strength, seed)
-
-
-def attack_all(
-    name: str, images: list[Image.Image], strength: float, base_seed: int = 0
-) -> list[Image.Image]:
-    """Run an attack on a batch; image i gets the seed base_seed + i."""
-    return [attack(name, image, strength, base_seed + index) for index, image in enumerate(images)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ class Attack:
     """A distortion and the range of its parameter."""
 
     name: str
-    kind: str  # distortion, everyday
+    kind: str  # distortion, everyday, regeneration, adversarial
     low: float  # parameter at strength 0
     high: float  # parameter at strength 1
     unit: str  # what the parameter is
@@ -31,3 +31,7 @@ class Attack:
     def __call__(self, image: Image.Image, strength: float, seed: int = 0) -> Image.Image:
         """The distorted image, RGB, of the same size unless the attack is about size; a seed gives one outcome."""
         return self.distort(image.convert("RGB"), self.value(strength), np.random.default_rng(seed))
+
+    def on_all(self, images: Sequence[Image.Image], strength: float, base_seed: int = 0) -> list[Image.Image]:
+        """The attack on a batch; image i gets the seed base_seed + i."""
+        return [self(image, strength, base_seed + index) for index, image in enumerate(images)]

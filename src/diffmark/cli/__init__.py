@@ -11,6 +11,7 @@ import typer
 from diffmark.cli import (
     attack,
     detect,
+    embed,
     evaluate,
     generate,
     identify,
@@ -18,6 +19,7 @@ from diffmark.cli import (
     keys,
     registry,
     secret,
+    serve,
     train,
     vista,
 )
@@ -31,6 +33,7 @@ app = typer.Typer(
 )
 app.command("generate")(generate.generate)
 app.command("detect")(detect.detect)
+app.command("embed")(embed.embed)
 app.command("attack")(attack.attack)
 app.command("evaluate")(evaluate.evaluate)
 app.command("identify")(identify.identify)
@@ -39,6 +42,8 @@ app.add_typer(secret.app, name="secret")
 app.add_typer(keys.app, name="keys")
 app.add_typer(registry.app, name="registry")
 app.add_typer(train.app, name="train")
+app.command("serve")(serve.serve)
+app.add_typer(serve.tokens, name="token")
 app.add_typer(vista.app, name="vista")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 CLASSIC = ("dwtDct", "dwtDctSvd", "rivaGan", "blindWatermark")
+SAMPLING = ("tree-ring", "ring-id", "shallow-diffuse")
 
 
 def evaluate(
@@ -21,6 +22,9 @@ def evaluate(
         str, typer.Option(help="An embedded model, a pipeline's folder, or a hub id.")
     ] = "vista",
     codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
+    surrogate: Annotated[
+        str | None, typer.Option(help="Model for regeneration attacks; not the one that makes the images.")
+    ] = None,
     photographs: Annotated[
         Path | None, typer.Option(help="Folder of photographs to use as negatives.")
     ] = None,
@@ -30,11 +34,14 @@ def evaluate(
     cache: Annotated[Path, typer.Option(help="Where pictures are kept between runs.")] = Path(
         "runs/pictures"
     ),
-    out: Annotated[Path, typer.Option(help="Folder for JSON and CSV.")] = Path("runs/evaluation"),
+    out: Annotated[Path, typer.Option(help="Folder for JSON, CSV, figures and the report.")] = Path(
+        "runs/evaluation"
+    ),
 ) -> None:
     """Measure methods on one model in one run."""
     from diffmark.evaluation.experiments import EXPERIMENTS
     from diffmark.evaluation.lab import Extent, Lab
+    from diffmark.evaluation.report import write_report
     from diffmark.evaluation.results import run
     from diffmark.evaluation.studio import Studio
     from diffmark.generation import Sampling
@@ -44,15 +51,23 @@ def evaluate(
     pipe.set_progress_bar_config(disable=True)
     sampling = Sampling(steps, guidance)
     studio = Studio(cache, pipe, model, sampling)
-    lab = Lab(
-        studio,
-        load_methods(methods, pipe, codec, sampling),
-        Extent.quick() if quick else Extent(),
-        photographs,
-    )
+    extent = Extent.quick() if quick else Extent()
+    lab = Lab(studio, load_methods(methods, pipe, codec, sampling), extent, photographs)
+    lab.attacks |= {attack.name: attack for attack in load_attacks(pipe, surrogate)}
     for name in EXPERIMENTS if experiments == ["all"] else experiments:
         rows = run(name, lab, out)
         typer.echo(f"{name}: {len(rows)} rows in {out / name}.json")
+    typer.echo(f"report: {write_report(out)}")
+
+
+def load_attacks(pipe: Any, surrogate: str | None) -> list[Any]:
+    """Attacks that use a model: gradients against the vae, regeneration by a surrogate if one is named."""
+    from diffmark.attacks.adversarial import adversarial_attacks
+    from diffmark.attacks.regeneration import regeneration_attacks
+    from diffmark.pipelines import load_pipeline
+
+    attacks = list(adversarial_attacks(pipe.vae))
+    return attacks if surrogate is None else attacks + list(regeneration_attacks(load_pipeline(surrogate)))
 
 
 def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
@@ -61,15 +76,22 @@ def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
     from diffmark.injection import Injection
     from diffmark.methods.classic import BlindWatermark, InvisibleWatermark
     from diffmark.methods.diffmark import DiffMark
+    from diffmark.methods.ring_id import RingID
+    from diffmark.methods.shallow_diffuse import ShallowDiffuse
+    from diffmark.methods.tree_ring import TreeRing
 
     detector = Detector.from_pretrained(codec)
     chosen: list[Any] = []
-    for name in ("diffmark", *CLASSIC) if names == "all" else names.split(","):
+    by_inversion = {method.name: method for method in (TreeRing, RingID, ShallowDiffuse)}
+    for name in ("diffmark", *SAMPLING, *CLASSIC) if names == "all" else names.split(","):
         if name == "diffmark" or name.startswith("diffmark-"):
             mode = name.removeprefix("diffmark").removeprefix("-")
             chosen.append(DiffMark(pipe, detector, sampling, Injection(mode) if mode else None))
+        elif name in by_inversion:
+            chosen.append(by_inversion[name](pipe, sampling))
         elif name in CLASSIC:
             chosen.append(BlindWatermark() if name == "blindWatermark" else InvisibleWatermark(name))
         else:
-            raise ValueError(f"no method {name!r}; there are diffmark, diffmark-<mode>, {', '.join(CLASSIC)}")
+            known = ", ".join(("diffmark", "diffmark-<mode>", *SAMPLING, *CLASSIC))
+            raise ValueError(f"no method {name!r}; there are {known}")
     return chosen

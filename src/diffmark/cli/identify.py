@@ -42,10 +42,12 @@ def identify(
     """Name the account whose key an image carries, with the probability of being wrong.
 
     Exit code 0: an account is named for everything asked; 1: for at least one there is no significant match;
-    2: an error. Every call is written to the registry's audit log before its answer is shown.
+    2: an image could not be read, or another error. Every call is written to the registry's audit log before its
+    answer is shown.
     """
-    sources = list(read(images or [], codec, vae))
-    if not sources and not bits:
+    found = list(read(images or [], codec, vae))
+    sources = [(name, values) for name, values in found if values is not None]
+    if not found and not bits:
         raise ValueError("give an image, a folder, a file of logits, or --bits HEX")
     options: dict[str, Any] = {"rate": None if closed else rate, "reason": reason}
     logits = [values for _, values in sources]
@@ -59,11 +61,12 @@ def identify(
             names += [name for name, _ in sources]
             results += opened_registry.identify_many(logits, top, **options)
     report(names, results, as_json)
-    raise typer.Exit(0 if all(result.verdict for result in results) else 1)
+    unreadable = len(found) > len(sources)
+    raise typer.Exit(2 if unreadable else 0 if all(result.verdict for result in results) else 1)
 
 
 def read(names: list[str], codec: str, vae: str | None) -> Iterator[tuple[str, Any]]:
-    """(name, logits (64, 2)) of every image or row of a logits file."""
+    """(name, logits (64, 2)) of every image or row of a logits file; None for an image that cannot be read."""
     from diffmark.cli.detect import expand
     from diffmark.progress import track
 
@@ -74,10 +77,13 @@ def read(names: list[str], codec: str, vae: str | None) -> Iterator[tuple[str, A
             yield from read_logits(path)
     if pictures:
         from diffmark.detection import Detector
+        from diffmark.images import ImageError
 
-        found = Detector.from_pretrained(codec, vae).detect_many(pictures)
-        for detection in track(found, "reading", len(pictures)):
-            yield detection.source, detection.logits
+        outcomes = Detector.from_pretrained(codec, vae).scan(pictures)
+        for path, outcome in zip(pictures, track(outcomes, "reading", len(pictures)), strict=True):
+            if isinstance(outcome, ImageError):
+                typer.echo(f"error: {outcome}", err=True)
+            yield str(path), None if isinstance(outcome, ImageError) else outcome.logits
 
 
 def read_logits(path: Path) -> Iterator[tuple[str, Any]]:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import platform
-from importlib import metadata
 from typing import Annotated, Any
 
 import typer
-
-PACKAGES = ("torch", "diffusers", "transformers", "accelerate", "safetensors", "numpy", "pillow")
 
 
 def info(
@@ -27,18 +23,11 @@ def info(
 
 
 def describe_installation() -> dict[str, Any]:
-    from diffmark import __version__
     from diffmark.codec import bundled_codecs
     from diffmark.pipelines import find_device
+    from diffmark.provenance import versions
 
-    versions = {name: metadata.version(name) for name in PACKAGES}
-    return {
-        "diffmark": __version__,
-        "python": platform.python_version(),
-        "device": find_device(),
-        "codecs": bundled_codecs() or ["none bundled"],
-        **versions,
-    }
+    return {**versions(), "device": find_device(), "codecs": bundled_codecs() or ["none bundled"]}
 
 
 def describe_codec(source: str) -> dict[str, Any]:

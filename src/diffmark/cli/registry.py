@@ -175,3 +175,92 @@ def rotate(registry: Url = None, actor: Actor = None, reason: Reason = "") -> No
     """Seal all identities anew with the first key of DIFFMARK_IDENTITY_KEYS."""
     with opened(registry, actor, cache=False) as opened_registry:
         typer.echo(f"sealed {opened_registry.identities.rotate(reason)} anew")
+
+
+@app.command()
+def bench(
+    keys: Annotated[
+        float, typer.Option(help="How many random keys, such as 1e6; 8 bytes each, 32 with the index.")
+    ] = 1e6,
+    seed: Annotated[int, typer.Option(help="Of the keys and queries.")] = 0,
+    index: Annotated[bool, typer.Option(help="Also measure the in-memory index.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Measure how fast random keys are searched here, against reading them from memory."""
+    import numpy as np
+
+    from diffmark.registry.bench import bench as measure
+
+    drawn = np.random.default_rng(seed).integers(0, 2**64, int(keys), dtype=np.uint64)
+    rows = list(measure(drawn, seed, index=index))
+    if not as_json:
+        rows = [
+            {"what": row["what"], "ms": f"{row['ms']:.3f}", "times the limit": f"{row['times_limit']:.2f}"}
+            for row in rows
+        ]
+    show(rows, as_json)
+
+
+@app.command()
+def experiment(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help=".npz files with logits (n, 64, 2) and secrets (n, 64), one a curve."),
+    ] = None,
+    simulate: Annotated[
+        list[float] | None,
+        typer.Option(help="Also simulate independent errors at this rate; may be repeated."),
+    ] = None,
+    images: Annotated[int, typer.Option(min=1, help="Images to simulate.")] = 1000,
+    largest: Annotated[float, typer.Option(help="Largest database; sizes are 10, 100, ... up to it.")] = 1e6,
+    sum_of: Annotated[
+        list[int] | None,
+        typer.Option("--together", min=1, help="Sum this many images a secret; may be repeated."),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Databases drawn for each size.")] = 10,
+    rate: Annotated[float, typer.Option(help="Family-wise error of the open set.")] = 1e-6,
+    seed: Annotated[int, typer.Option(help="Of databases and simulations.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON to write; a .png of the same name is plotted.")
+    ] = None,
+) -> None:
+    """Identification against the number of keys: the paper's two tiers, closed and open set, hard and soft."""
+    from diffmark.progress import track
+    from diffmark.registry import experiment as module
+
+    decoded = [module.read(path) for path in files or []]
+    decoded += [module.simulate(ber, images, seed, max(sum_of or [1])) for ber in simulate or []]
+    if sum_of:
+        decoded = [module.together(one, count) for one in decoded for count in sum_of]
+    if not decoded:
+        raise ValueError("give files of logits, or --simulate with an error rate")
+    sizes = [10**power for power in range(1, 20) if 10**power <= largest]
+    rows = [
+        row
+        for one in decoded
+        for row in track(module.run(one, sizes, trials, seed, rate), one.name, 2 * len(sizes))
+    ]
+    config = {
+        "sources": [one.name for one in decoded],
+        "sizes": sizes,
+        "trials": trials,
+        "seed": seed,
+        "rate": rate,
+    }
+    if out is None:
+        show(
+            [
+                {name: row[name] for name in ("source", "keys", "ranking", "top1", "expected_top1", "named")}
+                for row in rows
+            ],
+            False,
+        )
+        return
+    import json
+
+    from diffmark.provenance import provenance
+
+    out.write_text(
+        json.dumps({**provenance("diffmark registry experiment", config), "rows": rows}, indent=1) + "\n"
+    )
+    module.plot(rows, out.with_suffix(".png"))

@@ -24,10 +24,10 @@ def pretrain(
 ) -> None:
     """Pretrain encoder and decoder without a diffusion model (the paper's Algorithm 1)."""
     from diffmark.codec import Codec
-    from diffmark.optimisation import make_accelerator
-    from diffmark.preparation import prepare_hosts
-    from diffmark.pretraining import pretrain as run
-    from diffmark.training_config import read_config
+    from diffmark.training.config import read_config
+    from diffmark.training.optimisation import make_accelerator
+    from diffmark.training.preparation import prepare_hosts
+    from diffmark.training.pretraining import pretrain as run
 
     out = out or Path("runs") / f"{config.stem}_pretrain"
     settings = read_config(config)
@@ -43,10 +43,10 @@ def dual(
 ) -> None:
     """Train through a frozen model: bridge and DDIM path (the paper's Algorithm 2)."""
     from diffmark.codec import Codec
-    from diffmark.optimisation import make_accelerator
-    from diffmark.preparation import prepare
-    from diffmark.training import train
-    from diffmark.training_config import read_config
+    from diffmark.training.config import read_config
+    from diffmark.training.dual import train
+    from diffmark.training.optimisation import make_accelerator
+    from diffmark.training.preparation import prepare
 
     out = out or Path("runs") / config.stem
     settings = read_config(config)
@@ -63,7 +63,7 @@ def plot(
     out: Annotated[Path | None, typer.Option(help="The picture; RUN/curves.png by default.")] = None,
 ) -> None:
     """Draw the curves of a run."""
-    from diffmark.plotting import plot_run
+    from diffmark.training.plotting import plot_run
 
     typer.echo(plot_run(run, out))
 
@@ -82,8 +82,8 @@ def measure(
     seed: Annotated[int, typer.Option(min=0, help="Of secrets and attacks.")] = 0,
 ) -> None:
     """Measure a codec of final injection on unseen pictures, through image files, and calibrate it."""
-    from diffmark.measurement import measure_codec, write_result
-    from diffmark.training_config import read_config
+    from diffmark.training.config import read_config
+    from diffmark.training.measurement import measure_codec, write_result
 
     settings = read_config(config)
     found, calibrated = measure_codec(codec, settings, marked, negatives, seed, cache)

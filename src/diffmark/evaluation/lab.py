@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from diffmark.attacks import ATTACKS, Attack
 from diffmark.evaluation.studio import Studio, batches, painted_scenes, photograph_crops, unseen_orders
 from diffmark.generation import Order
 from diffmark.methods.base import Method
@@ -30,13 +31,21 @@ class Extent:
     scenes: int = 5500  # pictures of the painter
     photographs: int = 4000  # crops, if a folder is given
     attacked: int = 100  # marked images an attack and strength
+    adversarial: int = 30  # the same for attacks that take seconds an image
     strengths: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
     timed: int = 50
 
     @classmethod
     def quick(cls) -> Extent:
         return cls(
-            marked=16, plain=16, scenes=200, photographs=200, attacked=8, strengths=(0.5, 1.0), timed=8
+            marked=16,
+            plain=16,
+            scenes=200,
+            photographs=200,
+            attacked=8,
+            adversarial=2,
+            strengths=(0.5, 1.0),
+            timed=8,
         )
 
 
@@ -48,6 +57,7 @@ class Lab:
     methods: list[Method]
     extent: Extent = field(default_factory=Extent)
     photographs: Path | None = None
+    attacks: dict[str, Attack] = field(default_factory=lambda: dict(ATTACKS))
 
     @cached_property
     def orders(self) -> list[Order]:

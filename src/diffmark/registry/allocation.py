@@ -19,7 +19,7 @@ LEAST_DISTANCE = 8  # bits between any two keys: up to 3 errors never lead to an
 FEW = (
     32  # up to here every key is looked up in the database's indexes; above, all keys are compared in memory
 )
-MOST_DRAWS = 100  # at 1e8 keys one draw in 270 is repeated; a hundred in a row never are
+MOST_DRAWS = 100  # at 1e8 keys one draw in 260 is repeated; a hundred in a row never are
 
 
 def draw(count: int) -> Keys:
@@ -50,7 +50,7 @@ def too_near(store: Store, connection: Connection, keys: Keys) -> NDArray[np.boo
         near = np.zeros(len(keys), dtype=bool)
         for i, key in enumerate(keys):
             query = queries.from_bits(int(key))
-            earlier = len(keys[:i]) and query.distances(keys[:i]).min() < LEAST_DISTANCE
+            earlier = len(keys[:i]) and query.costs(keys[:i]).min() < LEAST_DISTANCE
             near[i] = earlier or len(search_rows(store, connection, query, 1, LEAST_DISTANCE - 1)[0][0])
         return near
     near = np.zeros(len(keys), dtype=bool)

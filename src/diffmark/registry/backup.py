@@ -6,11 +6,12 @@ import os
 import uuid
 from pathlib import Path
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, func, select
 
 from diffmark.registry import audit, schema
 from diffmark.registry.access import current_actor
 from diffmark.registry.errors import RegistryError
+from diffmark.registry.progress import watched
 from diffmark.registry.registry import Registry
 from diffmark.registry.store import Store
 
@@ -74,7 +75,8 @@ def _copy(source: Connection, target: Connection) -> None:
         target.execute(delete(table))
     for table in schema.metadata.sorted_tables:
         rows = source.execution_options(yield_per=BLOCK).execute(select(table))
-        for block in rows.partitions():
+        blocks = -(-(source.scalar(select(func.count()).select_from(table)) or 0) // BLOCK)
+        for block in watched(rows.partitions(), f"copying {table.name}", blocks):
             target.execute(table.insert(), [dict(row._mapping) for row in block])
 
 

@@ -71,7 +71,8 @@ class KeyCache:
             if found is None or found[0] != uuid.UUID(self.store.cache_id).bytes:
                 if os.fstat(file.fileno()).st_size:
                     self.healed.append("header was damaged or of another registry: made anew")
-                os.ftruncate(file.fileno(), 0)
+                    os.unlink(file.name)  # not cut short: another process may have it mapped
+                    return self._open()
                 self._write_header(file, 0, [])
             self._map()
             with self.store.read() as connection:
@@ -148,8 +149,7 @@ class KeyCache:
     def _locked(self) -> Iterator[BinaryIO]:
         """The file, open for writing, with all other writers kept out."""
         assert self.path is not None
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-        with os.fdopen(descriptor, "r+b") as file:
+        with open(self.path, "r+b", opener=_create) as file:
             if sys.platform != "win32":
                 import fcntl
 
@@ -160,6 +160,10 @@ class KeyCache:
         """Go on with the keys in memory only; the rows are the truth, so nothing is lost."""
         warnings.warn(f"key cache {self.path} cannot be used, keys are held in memory: {error}", stacklevel=3)
         self.path = None
+
+
+def _create(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT, 0o600)
 
 
 def _checksum(keys: Keys, so_far: int = 0) -> int:
@@ -178,3 +182,12 @@ def _read_header(file: BinaryIO) -> tuple[bytes, int, list[int]] | None:
     blocks = -(-count // BLOCK)
     table = np.frombuffer(header, dtype="<u4", count=blocks, offset=FIXED.size)
     return cache_id, count, [int(checksum) for checksum in table]
+
+
+def cache_path(store: Store) -> Path | None:
+    """Beside the SQLite file; in the user's cache folder for PostgreSQL; None in memory."""
+    if store.dialect == "sqlite":
+        return store.file and store.file.with_name(store.file.name + ".keys")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffmark"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder / f"{store.cache_id}.keys"

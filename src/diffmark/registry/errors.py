@@ -26,7 +26,7 @@ _CAUSES = (
     (("unable to open",), "the file cannot be opened: does its folder exist, and may it be written?"),
     (("disk i/o error",), "reading or writing the file failed: check the disk"),
     (
-        ("connection", "server closed", "terminating", "could not translate", "refused", "does not exist"),
+        ("connection", "server closed", "terminating", "could not translate", "refused"),
         "the database cannot be reached or went away: check that it runs and that the URL is right",
     ),
 )

@@ -14,16 +14,18 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from diffmark.progress import track
 from diffmark.registry.query import LENGTH, Hits, Keys, Query
 from diffmark.registry.scan import kernels
 
 WIDTHS = (22, 21, 21)
 STARTS = (0, 22, 43)  # first bit of each part, counted from the most significant
 PARTS = tuple(slice(start, start + width) for start, width in zip(STARTS, WIDTHS, strict=True))
+SOON_BUILT = 10**7  # keys whose index is built within two seconds
 OPENING = 40.0  # keys that could be scanned in the time that one bucket is opened, in memory
 
 
-Limits = tuple[int, int, int]  # part costs up to which buckets are looked at; -1 for not at all
+Limits = tuple[int, ...]  # one a part: part costs up to which buckets are looked at; -1 for not at all
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ class MultiIndex:
         self.count = len(keys)
         self.tables: list[Keys] = []
         self.offsets: list[NDArray[np.uint32]] = []
-        for start, width in zip(STARTS, WIDTHS, strict=True):
+        parts = list(zip(STARTS, WIDTHS, strict=True))
+        for start, width in (
+            track(parts, "building the index", len(parts)) if len(keys) > SOON_BUILT else parts
+        ):
             table = rotated(keys, start)
             table.sort()
             offsets = np.empty((1 << width) + 1, dtype=np.uint32)
@@ -102,8 +107,6 @@ class MultiIndex:
                 patterns,
                 rotated(np.array([query.bits], dtype=np.uint64), start)[0],
                 rotated(query.planes, start),
-                rotated(np.array([query.filter[0]], dtype=np.uint64), start)[0],
-                query.filter[1],
                 worst,
                 rotated(PART_MASKS[others], start),
                 np.array([limits[other] if other < part else seen[other] for other in others]),
@@ -198,8 +201,10 @@ def certified_search(
     for reach in reaches(query, top, worst, count, opening):
         if reach.work > budget:
             return None
-        costs, found = look(seen, reach.limits, worst)
-        seen = reach.limits
+        # A cheaper plan for more may look less far in one part: what was seen stays seen, and counts once.
+        limits = tuple(max(old, new) for old, new in zip(seen, reach.limits, strict=True))
+        costs, found = look(seen, limits, worst)
+        seen = limits
         if len(costs) == top and costs[-1] <= reach.certified:
             break
     return costs, found  # the last reach certifies every cost up to `worst`

@@ -1,7 +1,7 @@
 """Compiled loops over keys: the fast path of every search. Importing this module compiles them, once (cached).
 
-A query is (bits, planes, mask, scale): the cost of a key is sum_b 2^b popcount((key ^ bits) & planes[b]), and
-scale * popcount((key ^ bits) & mask) never exceeds it. One popcount a key therefore decides for nearly all keys.
+A query is (bits, planes): the cost of a key is sum_b 2^b popcount((key ^ bits) & planes[b]). A hard query has one
+plane of all ones, a soft one WEIGHT_BITS of them.
 Tests cover these loops through their results; coverage cannot see into compiled code.
 """
 
@@ -11,6 +11,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
+
+from diffmark.statistics import WEIGHT_BITS
 
 GROUP = 64  # keys judged at once: eight vectors of eight
 CHUNK = 4096  # keys that all queries of a batch look at before the next ones are read: 32 KiB
@@ -47,37 +49,52 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     return types.void(array, types.intp), generate
 
 
-@intrinsic
-def any_within(typing_context: Any, keys: Any, start: Any, bits: Any, mask: Any, limit: Any) -> Any:
-    """Whether one of the GROUP keys from `start` differs from `bits` in at most `limit` places of `mask`.
+def _any_within(count: int) -> Any:
+    """Makes the test whether one of the GROUP keys from `start` costs at most `limit`, for `count` planes.
 
     Written as vectors of eight words: LLVM splits them where registers are shorter, but would not itself use
     the long registers, and this loop is most of a scan.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        word, lane = ir.IntType(64), ir.IntType(32)
-        vector = ir.VectorType(word, 8)
-        empty, zeros = ir.Constant(vector, ir.Undefined), ir.Constant(ir.VectorType(lane, 8), [0] * 8)
-        query, places, most = (
-            builder.shuffle_vector(builder.insert_element(empty, value, lane(0)), empty, zeros)
-            for value in arguments[2:]
-        )
-        count = builder.module.declare_intrinsic("llvm.ctpop.v8i64", (), ir.FunctionType(vector, [vector]))
-        found = None
-        for offset in range(0, GROUP, 8):
-            place = builder.gep(data, [builder.add(arguments[1], word(offset))])
-            eight = builder.load(builder.bitcast(place, vector.as_pointer()), align=8)
-            differing = builder.call(count, [builder.and_(builder.xor(eight, query), places)])
-            passes = builder.icmp_unsigned("<=", differing, most)
-            found = passes if found is None else builder.or_(found, passes)
-        return builder.icmp_unsigned("!=", builder.bitcast(found, ir.IntType(8)), ir.IntType(8)(0))
+    def any_within(typing_context: Any, keys: Any, start: Any, bits: Any, planes: Any, limit: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data, masks = (
+                context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 3)
+            )
+            word, lane = ir.IntType(64), ir.IntType(32)
+            vector = ir.VectorType(word, 8)
+            empty, zeros = ir.Constant(vector, ir.Undefined), ir.Constant(ir.VectorType(lane, 8), [0] * 8)
 
-    return types.boolean(keys, types.intp, types.uint64, types.uint64, types.uint64), generate
+            def spread(value: Any) -> Any:
+                return builder.shuffle_vector(builder.insert_element(empty, value, lane(0)), empty, zeros)
+
+            query, most = spread(arguments[2]), spread(arguments[4])
+            plane = [spread(builder.load(builder.gep(masks, [lane(b)]))) for b in range(count)]
+            ones = builder.module.declare_intrinsic("llvm.ctpop.v8i64", (), ir.FunctionType(vector, [vector]))
+            double = spread(word(1))
+            found = None
+            for offset in range(0, GROUP, 8):
+                place = builder.gep(data, [builder.add(arguments[1], word(offset))])
+                eight = builder.load(builder.bitcast(place, vector.as_pointer()), align=8)
+                difference = builder.xor(eight, query)
+                cost = None
+                for b in reversed(range(count)):
+                    here = builder.call(ones, [builder.and_(difference, plane[b])])
+                    cost = here if cost is None else builder.add(builder.shl(cost, double), here)
+                passes = builder.icmp_unsigned("<=", cost, most)
+                found = passes if found is None else builder.or_(found, passes)
+            return builder.icmp_unsigned("!=", builder.bitcast(found, ir.IntType(8)), ir.IntType(8)(0))
+
+        return types.boolean(keys, types.intp, types.uint64, planes, types.uint64), generate
+
+    return intrinsic(any_within)
 
 
-@njit([_word(_Words)], cache=True)
+any_within_hard = _any_within(1)
+any_within_soft = _any_within(WEIGHT_BITS)
+
+
+@njit([_word(_Words)], cache=True, nogil=True)
 def read_all(keys):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Sum of all keys: does nothing but read them, for benchmarks."""
     total = np.uint64(0)
@@ -91,7 +108,7 @@ def read_all(keys):  # type: ignore[no-untyped-def]  # pragma: no cover
     return total
 
 
-@njit([_int(_word, _Words)], cache=True)
+@njit([_int(_word, _Words)], cache=True, nogil=True)
 def cost_of(difference, planes):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Cost of one difference."""
     cost = np.uint64(0)
@@ -100,7 +117,7 @@ def cost_of(difference, planes):  # type: ignore[no-untyped-def]  # pragma: no c
     return np.int64(cost)
 
 
-@njit([_int(_int[::1], _word[::1], _int, _int, _word)], cache=True)
+@njit([_int(_int[::1], _word[::1], _int, _int, _word)], cache=True, nogil=True)
 def insert(costs, found, filled, cost, key):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Put (cost, key) into the sorted list of the best; returns how many it holds now."""
     place = filled
@@ -117,7 +134,7 @@ def insert(costs, found, filled, cost, key):  # type: ignore[no-untyped-def]  # 
     return min(filled + 1, costs.size)
 
 
-@njit([_int(_int[::1], _int, _int)], cache=True)
+@njit([_int(_int[::1], _int, _int)], cache=True, nogil=True)
 def cutoff_of(costs, filled, within):  # type: ignore[no-untyped-def]  # pragma: no cover
     """The largest cost that may still become an answer."""
     if filled == costs.size:
@@ -125,19 +142,15 @@ def cutoff_of(costs, filled, within):  # type: ignore[no-untyped-def]  # pragma:
     return within
 
 
-@njit([_int(_Words, _int, _int, _word, _Words, _word, _int, _int, _int[::1], _word[::1], _int)], cache=True)
-def scan_few(keys, start, stop, bits, planes, mask, scale, within, costs, found, filled):  # type: ignore[no-untyped-def]  # pragma: no cover
+@njit([_int(_Words, _int, _int, _word, _Words, _int, _int[::1], _word[::1], _int)], cache=True, nogil=True)
+def scan_few(keys, start, stop, bits, planes, within, costs, found, filled):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Look at keys[start:stop] one by one for one query; returns how many answers there are now."""
     cutoff = cutoff_of(costs, filled, within)
-    limit = np.uint64(cutoff // scale)
     for i in range(start, stop):
-        difference = keys[i] ^ bits
-        if popcount(difference & mask) <= limit:
-            cost = cost_of(difference, planes)
-            if cost <= cutoff:
-                filled = insert(costs, found, filled, cost, keys[i])
-                cutoff = cutoff_of(costs, filled, within)
-                limit = np.uint64(cutoff // scale)
+        cost = cost_of(keys[i] ^ bits, planes)
+        if cost <= cutoff:
+            filled = insert(costs, found, filled, cost, keys[i])
+            cutoff = cutoff_of(costs, filled, within)
     return filled
 
 
@@ -147,8 +160,6 @@ def scan_few(keys, start, stop, bits, planes, mask, scale, within, costs, found,
             _Words,
             _Words,
             types.Array(types.uint64, 2, "C", readonly=True),
-            _Words,
-            _Limits,
             _int,
             _int[:, ::1],
             _word[:, ::1],
@@ -156,40 +167,34 @@ def scan_few(keys, start, stop, bits, planes, mask, scale, within, costs, found,
         )
     ],
     cache=True,
+    nogil=True,
 )
-def scan(keys, bits, planes, masks, scales, within, costs, found, filled):  # type: ignore[no-untyped-def]  # pragma: no cover
+def scan(keys, bits, planes, within, costs, found, filled):  # type: ignore[no-untyped-def]  # pragma: no cover
     """The best of all keys for Q queries at once: each chunk of keys is read from memory once for all of them."""
+    hard = planes.shape[1] == 1
     for first in range(0, keys.size, CHUNK):
         last = min(first + CHUNK, keys.size)
         whole = last - (last - first) % GROUP
         for q in range(bits.size):
-            limit = np.uint64(cutoff_of(costs[q], filled[q], within) // scales[q])
+            own = planes[q]
+            limit = np.uint64(cutoff_of(costs[q], filled[q], within))
             for start in range(first, whole, GROUP):
                 if q == 0:
                     for i in range(start, start + GROUP, 8):
                         prefetch(keys, i + AHEAD)
-                if any_within(keys, start, bits[q], masks[q], limit):
+                if hard:
+                    near = any_within_hard(keys, start, bits[q], own, limit)
+                else:
+                    near = any_within_soft(keys, start, bits[q], own, limit)
+                if near:
                     filled[q] = scan_few(
-                        keys, start, start + GROUP, bits[q], planes[q], masks[q], scales[q], within,
-                        costs[q], found[q], filled[q],
-                    )  # fmt: skip
-                    limit = np.uint64(cutoff_of(costs[q], filled[q], within) // scales[q])
-            filled[q] = scan_few(
-                keys,
-                whole,
-                last,
-                bits[q],
-                planes[q],
-                masks[q],
-                scales[q],
-                within,
-                costs[q],
-                found[q],
-                filled[q],
-            )
+                        keys, start, start + GROUP, bits[q], own, within, costs[q], found[q], filled[q]
+                    )
+                    limit = np.uint64(cutoff_of(costs[q], filled[q], within))
+            filled[q] = scan_few(keys, whole, last, bits[q], own, within, costs[q], found[q], filled[q])
 
 
-@njit([types.void(_Words, _int, types.uint32[::1])], cache=True)
+@njit([types.void(_Words, _int, types.uint32[::1])], cache=True, nogil=True)
 def bucket_offsets(ordered, width, offsets):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Where the keys with each value of the top `width` bits start in the ordered keys; one more entry: the end."""
     shift = np.uint64(64 - width)
@@ -203,7 +208,7 @@ def bucket_offsets(ordered, width, offsets):  # type: ignore[no-untyped-def]  # 
         bucket += 1
 
 
-@njit([_word(_word, _int)], cache=True)
+@njit([_word(_word, _int)], cache=True, nogil=True)
 def rotate(word, places):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Rotate to the left; `places` in 0 ... 63."""
     return (word << np.uint64(places)) | (word >> np.uint64((64 - places) % 64)) if places else word
@@ -212,11 +217,12 @@ def rotate(word, places):  # type: ignore[no-untyped-def]  # pragma: no cover
 @njit(
     [
         _int(
-            _Words, _Offsets, _int, _int, _Words, _word, _Words, _word, _int, _int, _Words, _Limits,
+            _Words, _Offsets, _int, _int, _Words, _word, _Words, _int, _Words, _Limits,
             _int[::1], _word[::1], _int,
         )
     ],
     cache=True,
+    nogil=True,
 )  # fmt: skip
 def probe(  # type: ignore[no-untyped-def]  # pragma: no cover
     ordered,
@@ -226,8 +232,6 @@ def probe(  # type: ignore[no-untyped-def]  # pragma: no cover
     patterns,
     bits,
     planes,
-    mask,
-    scale,
     within,
     others,
     seen,
@@ -243,7 +247,6 @@ def probe(  # type: ignore[no-untyped-def]  # pragma: no cover
     shift = np.uint64(64 - width)
     own = bits >> shift
     cutoff = cutoff_of(costs, filled, within)
-    limit = np.uint64(cutoff // scale)
     for j in range(patterns.size):
         if j + 16 < patterns.size:
             prefetch(offsets, np.int64(own ^ patterns[j + 16]))
@@ -254,8 +257,6 @@ def probe(  # type: ignore[no-untyped-def]  # pragma: no cover
         bucket = np.int64(own ^ patterns[j])
         for i in range(np.int64(offsets[bucket]), np.int64(offsets[bucket + 1])):
             difference = ordered[i] ^ bits
-            if popcount(difference & mask) > limit:
-                continue
             cost = cost_of(difference, planes)
             if cost > cutoff:
                 continue
@@ -266,13 +267,13 @@ def probe(  # type: ignore[no-untyped-def]  # pragma: no cover
             if fresh:
                 filled = insert(costs, found, filled, cost, rotate(ordered[i], (64 - turn) % 64))
                 cutoff = cutoff_of(costs, filled, within)
-                limit = np.uint64(cutoff // scale)
     return filled
 
 
 @njit(
     [types.void(_Words, _Offsets, _Words, _Offsets, _Offsets, _int, types.boolean, types.boolean[::1])],
     cache=True,
+    nogil=True,
 )
 def mark_near(others, other_offsets, keys, offsets, positions, least, itself, near):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Mark near[position] of the `keys` that differ from one of `others` in fewer than `least` bits.

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from diffmark import secret
 from diffmark.registry.answers import status as status_of
-from diffmark.registry.query import LENGTH
+from diffmark.registry.query import LENGTH, Keys
+
+LONGEST = 200  # characters of a principal
 
 
 @dataclass(slots=True)
@@ -39,6 +41,35 @@ class Key:
         return self.hex
 
 
+@dataclass(frozen=True)
+class IssuedKeys(Sequence[Key]):
+    """Keys of one call, made into objects when they are looked at: a million of them would take a second."""
+
+    ids: range
+    keys: Keys  # (n,) uint64
+    principals: Sequence[str]
+    created: int
+    expires: int | None
+    context: str | None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        return Key(
+            self.ids[place],
+            f"{self.keys[place]:016x}",
+            self.principals[place],
+            "live",
+            self.created,
+            self.expires,
+            None,
+            self.context,
+        )
+
+
 def key_of(row: Any, moment: int) -> Key:
     """A row as a Key."""
     return Key(
@@ -57,16 +88,16 @@ def check_principals(principals: Sequence[str]) -> None:
     """Pseudonyms only: refuses what is empty, endless, unprintable or plainly an address."""
     if not len(principals):
         raise ValueError("principals must name at least one account")
-    for principal in principals:
-        if (
-            not isinstance(principal, str)
-            or not principal
-            or len(principal) > 200
-            or not principal.isprintable()
-        ):
-            raise ValueError(f"a principal is 1 to 200 printable characters, got {principal!r}")
-        if "@" in principal:
-            raise ValueError(
-                f"principal {principal!r} looks like an address: principals are pseudonyms; keep the "
-                "identity in the sealed table with `diffmark registry identity`"
-            )
+    if not all(map(_is_short_text, principals)) or not "".join(principals).isprintable():
+        wrong = next(name for name in principals if not _is_short_text(name) or not name.isprintable())
+        raise ValueError(f"a principal is 1 to {LONGEST} printable characters, got {wrong!r}")
+    if "@" in "".join(principals):
+        address = next(name for name in principals if "@" in name)
+        raise ValueError(
+            f"principal {address!r} looks like an address: principals are pseudonyms; keep the "
+            "identity in the sealed table with `diffmark registry identity`"
+        )
+
+
+def _is_short_text(name: Any) -> bool:
+    return isinstance(name, str) and 0 < len(name) <= LONGEST

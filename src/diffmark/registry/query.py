@@ -41,38 +41,21 @@ class Query:
         return np.array(planes, dtype=np.uint64)
 
     @cached_property
-    def filter(self) -> tuple[int, int]:
-        """(mask, scale) with scale * popcount(difference & mask) <= cost: the one-popcount lower bound that
-        rejects most random keys, judged at the cost that one random key in a million stays below."""
-        if self.hard:
-            return ALL_BITS, 1
-        usual = int(np.searchsorted(self.distribution, 1e-6))
-        best, chosen = -np.inf, (0, 1)
-        for scale in np.unique(self.weights[self.weights > 0]):
-            loud = self.weights >= scale
-            strength = (scale * loud.sum() / 2 - usual) / (scale * np.sqrt(loud.sum()) / 2)
-            if strength > best:
-                best, chosen = strength, (mask_of(loud), int(scale))
-        return chosen
-
-    @cached_property
     def distribution(self) -> NDArray[np.float64]:
         """P(cost <= c) of a random key, c = 0 ... sum of weights."""
         if self.hard:
             return np.array([match_tail(LENGTH - d, LENGTH) for d in range(LENGTH + 1)])
         return soft_distribution(self.weights)
 
-    def costs(self, keys: Keys) -> NDArray[np.int64]:
-        """Cost of each key, by numpy."""
+    def costs(self, keys: Keys) -> NDArray[np.uint16]:
+        """Cost of each key, by numpy; small numbers, because this is bound by memory."""
         difference = keys ^ np.uint64(self.bits)
-        total = np.zeros(keys.shape, dtype=np.int64)
+        if self.hard:
+            return popcounts(difference).astype(np.uint16)
+        total = np.zeros(keys.shape, dtype=np.uint16)
         for b, plane in enumerate(self.planes):
-            total += popcounts(difference & plane) << b
+            total += popcounts(difference & plane).astype(np.uint16) << np.uint16(b)
         return total
-
-    def distances(self, keys: Keys) -> NDArray[np.int64]:
-        """Hamming distance of each key, by numpy."""
-        return popcounts(keys ^ np.uint64(self.bits))
 
 
 def from_bits(value: Any) -> Query:
@@ -111,15 +94,15 @@ def mask_of(flags: ArrayLike) -> int:
     return int.from_bytes(np.packbits(np.asarray(flags).astype(bool)).tobytes(), "big")
 
 
-def popcounts(words: Keys) -> NDArray[np.int64]:
+def popcounts(words: Keys) -> NDArray[np.uint8]:
     """Number of set bits of each word."""
     if hasattr(np, "bitwise_count"):
-        return np.bitwise_count(words).astype(np.int64)
+        return np.bitwise_count(words)
     octets = np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 8)  # numpy 1
-    return np.unpackbits(octets, axis=-1).sum(axis=-1, dtype=np.int64)
+    return np.unpackbits(octets, axis=-1).sum(axis=-1, dtype=np.uint8)
 
 
-def ordered(costs: NDArray[np.int64], keys: Keys, top: int) -> Hits:
+def ordered(costs: NDArray[Any], keys: Keys, top: int) -> Hits:
     """The best `top` of these, ordered by (cost, key)."""
     order = np.lexsort((keys, costs))[:top]
-    return costs[order], keys[order]
+    return costs[order].astype(np.int64), keys[order]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,9 +17,10 @@ from diffmark.registry import allocation, answers, audit, schema
 from diffmark.registry import query as queries
 from diffmark.registry.access import Access
 from diffmark.registry.answers import RATE, Identification
+from diffmark.registry.cache import cache_path
 from diffmark.registry.errors import RegistryError
 from diffmark.registry.identities import Identities
-from diffmark.registry.keys import Key, check_principals, key_of
+from diffmark.registry.keys import IssuedKeys, Key, check_principals, key_of
 from diffmark.registry.query import Query
 from diffmark.registry.search import Searcher
 from diffmark.registry.store import Store
@@ -60,7 +60,7 @@ class Registry:
 
             return open_clickhouse(url, actor=actor)
         store = Store(url)
-        place = Path(cache) if isinstance(cache, (str, Path)) else _cache_path(store) if cache else False
+        place = Path(cache) if isinstance(cache, (str, Path)) else cache_path(store) if cache else False
         return cls(store, Searcher(store, True if place is None else place, index), Access(store, actor))
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Registry:
         context: Context | None = None,
         expires: int | None = None,
         reason: str = "",
-    ) -> list[Key]:
+    ) -> Sequence[Key]:
         """New keys, one for each principal in order; all of them or none."""
         check_principals(principals)
         text = None if not context else json.dumps(dict(context), sort_keys=True)
@@ -110,11 +110,7 @@ class Registry:
             ids = self.store.insert(connection, keys, principals, columns)
             asked = [_digest("\n".join(principals).encode()), text, expires]
             self.access.record(connection, "issue", reason, asked, _digest(keys.tobytes()))
-        digits = keys.astype(">u8").tobytes().hex()
-        return [
-            Key(i, digits[16 * n : 16 * n + 16], principal, "live", created, expires, None, text)
-            for n, (i, principal) in enumerate(zip(ids, principals, strict=True))
-        ]
+        return IssuedKeys(ids, keys, principals, created, expires, text)
 
     def import_keys(
         self,
@@ -297,12 +293,3 @@ class Registry:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _cache_path(store: Store) -> Path | None:
-    """Beside the SQLite file; in the user's cache folder for PostgreSQL; None in memory."""
-    if store.dialect == "sqlite":
-        return store.file and store.file.with_name(store.file.name + ".keys")
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffmark"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder / f"{store.cache_id}.keys"

@@ -10,6 +10,7 @@ from types import ModuleType
 import numpy as np
 
 from diffmark.registry.query import Hits, Keys, Query, ordered
+from diffmark.statistics import WEIGHT_BITS
 
 NUMPY_BLOCK = 1 << 16  # keys; 512 KiB stay in the L2 cache between the passes
 UNLIMITED = 1 << 40  # a cost that no key reaches
@@ -19,7 +20,7 @@ _kernels: list[ModuleType | None] = []
 def kernels() -> ModuleType | None:
     """The compiled loops, or None without numba. Says so on stderr if the first compilation takes a while."""
     if not _kernels:
-        message = "diffmark: compiling the search kernels (once for each installation)"
+        message = "diffmark: preparing the search kernels (compiled once for each installation)"
         notice = threading.Timer(1.0, lambda: print(message, file=sys.stderr))
         notice.daemon = True
         notice.start()
@@ -39,9 +40,9 @@ def scan(keys: Keys, queries: Sequence[Query], top: int, within: int | None = No
     compiled = kernels()
     if compiled is None:
         return [scan_blocks(blocks_of(keys), query, top, within) for query in queries]
-    count, planes = len(queries), max(len(query.planes) for query in queries)
-    padded = np.zeros((count, planes), dtype=np.uint64)
-    for row, query in zip(padded, queries, strict=True):
+    count = len(queries)
+    planes = np.zeros((count, 1 if all(query.hard for query in queries) else WEIGHT_BITS), dtype=np.uint64)
+    for row, query in zip(planes, queries, strict=True):
         row[: len(query.planes)] = query.planes
     costs = np.zeros((count, top), dtype=np.int64)
     found = np.zeros((count, top), dtype=np.uint64)
@@ -49,9 +50,7 @@ def scan(keys: Keys, queries: Sequence[Query], top: int, within: int | None = No
     compiled.scan(
         np.ascontiguousarray(keys, dtype=np.uint64),
         np.array([query.bits for query in queries], dtype=np.uint64),
-        padded,
-        np.array([query.filter[0] for query in queries], dtype=np.uint64),
-        np.array([query.filter[1] for query in queries], dtype=np.int64),
+        planes,
         UNLIMITED if within is None else within,
         costs,
         found,
@@ -67,6 +66,8 @@ def scan_blocks(blocks: Iterable[Keys], query: Query, top: int, within: int | No
     for block in blocks:
         here = query.costs(block)
         near = here <= cutoff
+        if np.count_nonzero(near) > top:  # few of a first block can stay: do not sort all of it
+            near &= here <= np.partition(here[near], top - 1)[top - 1]
         if near.any():
             costs, found = ordered(
                 np.concatenate([costs, here[near]]), np.concatenate([found, block[near]]), top

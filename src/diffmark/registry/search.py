@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ class Searcher:
 
     def __init__(self, store: Store, cache: Path | bool, index: bool) -> None:
         self.store = store
+        self.lock = threading.Lock()  # threads of a service share one searcher
         self.index: MultiIndex | None = None
         self.wants_index = index
         self.cache: KeyCache | None = None
@@ -42,9 +44,9 @@ class Searcher:
             with self.store.read() as connection:
                 answers = [search_rows(self.store, connection, query, top, within) for query in queries]
             return [hits for hits, _ in answers], answers[0][1]
-        with self.store.read() as connection:
+        with self.lock, self.store.read() as connection:
             self.cache.refresh(connection)
-        keys = self.cache.keys
+            keys = self.cache.keys
         if path == "numpy" or (path is None and (len(keys) <= FEW_KEYS or kernels() is None)):
             return [scan_blocks(blocks_of(keys), query, top, within) for query in queries], "numpy"
         if path == "index" or (path is None and self.wants_index):
@@ -55,15 +57,16 @@ class Searcher:
         self, keys: Keys, queries: Sequence[Query], top: int, within: int | None, budget: float
     ) -> tuple[list[Hits], str]:
         """By the index, and by scan where the index would look at too much to certify its answer."""
-        if self.index is None or len(keys) - self.index.count > max(TAIL, self.index.count // 8):
-            self.index = MultiIndex(keys)
-        share = (
-            budget if len(queries) < 16 else budget / 5
-        )  # a batch shares one scan: a fifth of the work each
-        certified = [self.index.search(query, top, within, share) for query in queries]
+        with self.lock:
+            if self.index is None or len(keys) - self.index.count > max(TAIL, self.index.count // 8):
+                self.index = MultiIndex(keys)
+            index = self.index
+        # A batch shares one scan, which then costs each query a fifth: the index must be that much better.
+        share = budget if len(queries) < 16 else budget / 5
+        certified = [index.search(query, top, within, share) for query in queries]
         missed = [i for i, hits in enumerate(certified) if hits is None]
         scanned = iter(scan(keys, [queries[i] for i in missed], top, within) if missed else [])
-        tail = keys[self.index.count :]  # issued since the index was built
+        tail = keys[index.count :]  # issued since the index was built
         extra = scan(tail, queries, top, within)
         found = [
             next(scanned) if hits is None else _merged(hits, more, top)

@@ -15,6 +15,7 @@ from sqlalchemy.pool import StaticPool
 
 from diffmark.registry import schema
 from diffmark.registry.errors import RegistryError, explained
+from diffmark.registry.progress import watched
 from diffmark.registry.query import Keys
 
 READ_BLOCK = 1 << 20  # rows fetched at once
@@ -109,7 +110,8 @@ class Store:
     def keys(self, connection: Connection, after: int = 0, up_to: int | None = None) -> Iterator[Keys]:
         """Keys with after < id <= up_to, in the order of ids, in blocks."""
         last = self.count(connection) if up_to is None else up_to
-        for start in range(after, last, READ_BLOCK):
+        starts = range(after, last, READ_BLOCK)
+        for start in watched(starts, "reading keys", len(starts)):
             stop = min(start + READ_BLOCK, last)
             rows = connection.exec_driver_sql(
                 f"SELECT key FROM keys WHERE id > {start:d} AND id <= {stop:d} ORDER BY id"
@@ -206,7 +208,8 @@ def _rows(
     ids: range, keys: Keys, principals: Sequence[str] | None, columns: list[Sequence[Any]]
 ) -> Iterator[tuple[Any, ...]]:
     """Rows to be added, made in blocks: a hundred million at once would not fit as Python numbers."""
-    for start in range(0, len(keys), LOAD_BLOCK):
+    starts = range(0, len(keys), LOAD_BLOCK)
+    for start in watched(starts, "loading keys", len(starts)):
         block = slice(start, start + LOAD_BLOCK)
         names = [f"key-{i}" for i in ids[block]] if principals is None else principals[block]
         numbers = keys[block].view(np.int64).tolist()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diffmark.attacks import ATTACKS, attack_all
 from diffmark.evaluation.lab import Lab, Row
 from diffmark.evaluation.metrics import bit_figures, psnr
 from diffmark.statistics import clopper_pearson, match_threshold
@@ -16,13 +15,13 @@ RATE = 1e-3
 
 def robustness(lab: Lab) -> Iterator[Row]:
     """A row a method, attack and strength; TPR at FPR 1e-3 with the exact threshold of the method's bits."""
-    count = lab.extent.attacked
     for method in (method for method in lab.methods if method.bits):
-        images, secrets = lab.marked(method, count), lab.secrets(method, count)
         threshold = match_threshold(method.bits, RATE)
-        for attack in ATTACKS.values():
+        for attack in lab.attacks.values():
+            count = lab.extent.adversarial if attack.kind == "adversarial" else lab.extent.attacked
+            images, secrets = lab.marked(method, count), lab.secrets(method, count)
             for strength in lab.extent.strengths:
-                attacked = attack_all(attack.name, images, strength)
+                attacked = attack.on_all(images, strength)
                 margins = method.decode(attacked)
                 hits = int((((margins > 0) == secrets).sum(axis=1) >= threshold).sum())
                 low, high = clopper_pearson(hits, count)

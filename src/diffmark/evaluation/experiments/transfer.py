@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from diffmark.attacks import ATTACKS, attack_all
+from diffmark.attacks import ATTACKS
 from diffmark.evaluation.lab import Lab, Row
 from diffmark.evaluation.metrics import bit_figures, quality_figures
 from diffmark.methods.diffmark import DiffMark
@@ -31,5 +31,5 @@ def transfer(lab: Lab) -> Iterator[Row]:
                 row | bit_figures(moved.decode(images), secrets) | quality_figures(there.plain(count), images)
             )
             for attack in (attack for attack in ATTACKS.values() if attack.kind == "distortion"):
-                margins = moved.decode(attack_all(attack.name, images, STRENGTH))
+                margins = moved.decode(attack.on_all(images, STRENGTH))
                 yield row | {"attack": attack.name, "strength": STRENGTH} | bit_figures(margins, secrets)

@@ -1,0 +1,44 @@
+"""Marking an image that already exists: the decoded difference D(z + delta) - D(z) is added to it.
+
+The difference is made at the codec's native size, at which the detector looks too, and resampled to the image's.
+The image keeps its own detail, whatever the autoencoder would have lost of it, and its size costs nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import nn
+
+from diffmark.codec import Codec
+from diffmark.images import ImageLike, read_image
+from diffmark.secret import SecretLike, as_secrets
+from diffmark.vae import check_family, decode, encode
+
+
+@torch.no_grad()
+def embed(
+    image: ImageLike, codec: Codec, vae: nn.Module, secret: SecretLike, strength: float = 1.0
+) -> Image.Image:
+    """An upright RGB copy of the image that carries the secret; strength 0 gives the pixels as they were."""
+    check_family(codec.config, vae)
+    if not np.isfinite(strength):
+        raise ValueError(f"strength must be a finite number, got {strength}")
+    secrets = as_secrets(secret, codec.config.length)
+    if len(secrets) != 1:
+        raise ValueError(f"an image carries one secret, got {len(secrets)}")
+    picture = read_image(image)
+    if strength == 0:
+        return picture.image
+    device = next(vae.parameters()).device
+    small = torch.from_numpy(picture.resized(codec.config.image_size).pixels())[None].to(device)
+    z = encode(vae, small)
+    delta = codec.delta(secrets, (z.shape[-2], z.shape[-1])).to(z)
+    difference = (decode(vae, z + strength * delta) - decode(vae, z)).float().cpu()
+    height, width = picture.image.height, picture.image.width
+    if difference.shape[-2:] != (height, width):
+        difference = F.interpolate(difference, (height, width), mode="bicubic", antialias=True)
+    pixels = np.asarray(picture.image, np.float32) + 127.5 * difference[0].permute(1, 2, 0).numpy()
+    return Image.fromarray(np.rint(pixels).clip(0, 255).astype(np.uint8))

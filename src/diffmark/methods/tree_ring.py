@@ -1,0 +1,37 @@
+"""Tree-Ring (Wen et al., 2023): Fourier rings in z_T, read by inversion; presence only.
+
+As in its paper: the last latent channel, rings of constant value drawn like the spectrum of noise, radius 10 of 64.
+Deviation: on smaller latents the radius keeps its share of the side (5 of 32), so fewer frequencies carry the mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image
+from torch import Tensor
+
+from diffmark.generation import Order
+from diffmark.methods.inversion import RingMethod, from_spectrum, key_noise, ring_pattern, spectrum
+
+
+class TreeRing(RingMethod):
+    """One key for all images."""
+
+    name = "tree-ring"
+
+    def __init__(self, pipe: Any, *arguments: Any, key_seed: int = 0, **options: Any) -> None:
+        super().__init__(pipe, *arguments, **options)
+        drawn = spectrum(key_noise(self.side, key_seed))
+        self.mask, self.pattern = ring_pattern(drawn, round(10 * self.side / 64))
+
+    def generate(self, order: Order) -> Image.Image:
+        latents = self.start(order)
+        marked = spectrum(latents[:, self.channel])
+        marked[:, self.mask] = self.pattern[self.mask]
+        latents[:, self.channel] = from_spectrum(marked)
+        return self.paint(order, latents)
+
+    def spectra(self, images: Sequence[Image.Image]) -> Tensor:
+        return spectrum(self.invert(images)[:, self.channel])

@@ -1,0 +1,211 @@
+"""The HTTP service as a FastAPI application: `create_app(Service)`.
+
+Every route under /v1 needs a token (`Authorization: Bearer ...`) with the right role. Names of accounts leave the
+service only through the registry, which writes down who asked and why.
+"""
+
+import json  # annotations stay unquoted here: FastAPI reads those of the routes, which name local types
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import (
+    Depends,
+    FastAPI,
+    File,
+    Form,
+    Header,
+    HTTPException,
+    Path,
+    Query,
+    Request,
+    Response,
+    UploadFile,
+)
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from diffmark import __version__
+from diffmark.images import ImageError
+from diffmark.registry import Registry
+from diffmark.registry.errors import NotPermitted, RegistryError
+from diffmark.server.batching import OverloadError
+from diffmark.server.models import Answer, Found, Health, KeyOut, KeyRequest, LogEntry
+from diffmark.server.service import Service
+from diffmark.server.tokens import Token
+
+log = logging.getLogger("diffmark.server")
+RETRY_AFTER = "2"
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application; it closes the service when it stops."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> Any:
+        yield
+        service.close()
+
+    app = FastAPI(
+        title="DiffMark",
+        version=__version__,
+        description="Reads marks from images and names the accounts they were issued to.",
+        lifespan=lifespan,
+    )
+
+    def allowed(*roles: str) -> Callable[..., Token]:
+        """A dependency: the caller's token, live, of one of these roles, within its rate."""
+
+        def check(authorization: Annotated[str, Header()] = "") -> Token:
+            kind, _, text = authorization.partition(" ")
+            token = service.tokens.find(text) if kind.lower() == "bearer" else None
+            if token is None:
+                raise HTTPException(401, "a live token is needed", {"WWW-Authenticate": "Bearer"})
+            if token.role not in roles:
+                raise HTTPException(
+                    403, f"this needs the role {' or '.join(roles)}, the token has {token.role}"
+                )
+            wait = service.limiter.wait(token.id)
+            if wait:
+                raise HTTPException(429, "too many requests", {"Retry-After": str(int(wait) + 1)})
+            return token
+
+        return check
+
+    Reader = Annotated[Token, Depends(allowed("auditor", "operator"))]
+    Auditor = Annotated[Token, Depends(allowed("auditor"))]
+    Operator = Annotated[Token, Depends(allowed("operator"))]
+    Anyone = Annotated[Token, Depends(allowed("operator", "auditor", "investigator"))]
+
+    @app.middleware("http")
+    async def trace(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        """A request id, a bound on the body, a count and one log line without contents."""
+        number, start = request.headers.get("x-request-id") or uuid.uuid4().hex, time.perf_counter()
+        length = request.headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > service.limits.upload_bytes:
+            limit = service.limits.upload_bytes
+            response: Response = JSONResponse({"detail": f"at most {limit:,} bytes a request"}, 413)
+        else:
+            response = await call_next(request)
+        response.headers["X-Request-Id"] = number[:64]
+        seconds = time.perf_counter() - start
+        route = getattr(request.scope.get("route"), "path", "none")
+        service.metrics.requests.labels(route, response.status_code).inc()
+        service.metrics.seconds.labels(route).observe(seconds)
+        line = {"id": number[:64], "method": request.method, "route": route, "status": response.status_code}
+        log.info(json.dumps(line | {"seconds": round(seconds, 4)}))
+        return response
+
+    @app.exception_handler(ImageError)
+    async def bad_image(request: Request, error: ImageError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 422)
+
+    @app.exception_handler(RegistryError)
+    async def bad_call(request: Request, error: RegistryError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 403 if isinstance(error, NotPermitted) else 409)
+
+    @app.exception_handler(OverloadError)
+    async def overloaded(request: Request, error: OverloadError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 503, {"Retry-After": RETRY_AFTER})
+
+    @app.exception_handler(TimeoutError)
+    async def too_slow(request: Request, error: TimeoutError) -> JSONResponse:
+        return JSONResponse({"detail": "the request took too long"}, 504, {"Retry-After": RETRY_AFTER})
+
+    @app.get("/health", tags=["state"])
+    def health() -> Health:
+        """The process is alive. No token needed."""
+        return Health(status="ok", version=__version__)
+
+    @app.get("/ready", tags=["state"])
+    def ready() -> Health:
+        """Database and decoder answer. No token needed."""
+        try:
+            service.check()
+        except Exception as error:  # whatever it is, traffic should go elsewhere
+            raise HTTPException(
+                503, f"not ready: {type(error).__name__}", {"Retry-After": RETRY_AFTER}
+            ) from error
+        return Health(status="ready", version=__version__)
+
+    @app.get("/metrics", tags=["state"])
+    def metrics() -> Response:
+        """Prometheus."""
+        service.metrics.waiting.set(service.batcher.waiting)
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.post("/v1/detect", tags=["images"])
+    def detect(
+        token: Reader,
+        images: Annotated[list[UploadFile], File(description="One or several images.")],
+        secret: Annotated[str | None, Form(description="Hex of a secret to look for.")] = None,
+    ) -> list[Found]:
+        """What each image carries."""
+        return [Found.of(found) for found in service.detect(_uploads(images), secret)]
+
+    @app.post("/v1/identify", tags=["images"])
+    def identify(
+        token: Auditor,
+        images: Annotated[list[UploadFile], File(description="One or several images.")],
+        reason: Annotated[str, Form(max_length=500, description="Why; goes into the audit log.")] = "",
+        together: Annotated[
+            bool, Form(description="All images come from one account: sum the evidence.")
+        ] = False,
+        top: Annotated[int, Form(ge=1, le=100)] = 10,
+    ) -> list[Answer]:
+        """Whose key each image carries, among all keys of the registry."""
+        found = service.detect(_uploads(images))
+        registry = _registry(token)
+        if together:
+            return [Answer.of(registry.identify_together(found, top, reason=reason))]
+        return [Answer.of(answer) for answer in registry.identify_many(found, top, reason=reason)]
+
+    @app.post("/v1/embed", tags=["images"], response_class=Response)
+    def embed(
+        token: Operator,
+        image: Annotated[UploadFile, File(description="The image to mark.")],
+        secret: Annotated[str, Form(description="Hex of the secret.")],
+        strength: Annotated[float, Form(ge=0, le=10)] = 1.0,
+    ) -> Response:
+        """The image with a mark, as PNG."""
+        (upload,) = _uploads([image])
+        return Response(service.embed(upload, secret, strength), media_type="image/png")
+
+    @app.post("/v1/keys", tags=["keys"], status_code=201)
+    def issue(token: Operator, request: KeyRequest) -> KeyOut:
+        """A new key for a principal."""
+        key = _registry(token).issue(request.principal, context=request.context, reason=request.reason)
+        return KeyOut(key=key.hex, principal=key.principal)
+
+    @app.delete("/v1/keys/{key}", tags=["keys"], status_code=204)
+    def revoke(
+        token: Operator,
+        key: Annotated[str, Path(pattern="^[0-9a-fA-F]{16}$")],
+        reason: Annotated[str, Query(max_length=500)] = "",
+    ) -> None:
+        """Revoke a key. Images that carry it are still identified."""
+        _registry(token).revoke(key=key, reason=reason)
+
+    @app.get("/v1/audit", tags=["audit"])
+    def audit(token: Anyone, last: Annotated[int, Query(ge=1, le=1000)] = 20) -> list[LogEntry]:
+        """The latest entries of the audit log."""
+        return [LogEntry.of(entry) for entry in _registry(token).log(last)]
+
+    def _registry(token: Token) -> Registry:
+        return service.registry_of(token.name)
+
+    def _uploads(files: list[UploadFile]) -> list[tuple[str, bytes]]:
+        """Names and contents; too many or too large ones are refused before they are decoded."""
+        if len(files) > service.limits.images:
+            raise HTTPException(413, f"at most {service.limits.images} images a request, got {len(files)}")
+        contents = [
+            (file.filename or "image", file.file.read(service.limits.upload_bytes + 1)) for file in files
+        ]
+        if sum(len(data) for _, data in contents) > service.limits.upload_bytes:
+            raise HTTPException(413, f"at most {service.limits.upload_bytes:,} bytes a request")
+        return contents
+
+    return app

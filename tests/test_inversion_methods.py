@@ -1,0 +1,130 @@
+"""Tree-Ring, RingID and Shallow Diffuse on a tiny pipeline with an exact denoiser: inversion is then exact too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from diffmark.bridge import sampler_trajectory
+from diffmark.evaluation.studio import unseen_orders
+from diffmark.generation import Order, Sampling
+from diffmark.methods.inversion import below, from_spectrum, pattern_p_value, radii, spectrum
+from diffmark.methods.ring_id import RingID
+from diffmark.methods.shallow_diffuse import ShallowDiffuse
+from diffmark.methods.tree_ring import TreeRing
+from diffmark.pipelines import load_pipeline
+
+SIDE = 32
+
+
+class Mirror(torch.nn.Module):
+    """A vae that loses only what eight bits lose: 8x8 cells repeat three channels, their corner the fourth."""
+
+    dtype, device = torch.float32, torch.device("cpu")
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.anchor = torch.nn.Parameter(torch.zeros(()))
+
+    def encode(self, pixels):
+        latents = torch.cat([pixels[..., ::8, ::8], pixels[:, :1, 4::8, 4::8]], dim=1) * 6
+        return type("Output", (), {"latents": latents})()
+
+    def decode(self, latents, return_dict=True, generator=None):
+        wide = latents.repeat_interleave(8, -1).repeat_interleave(8, -2)
+        corner = torch.arange(8 * SIDE) % 8 >= 4
+        pixels = wide[:, :3].clone()
+        pixels[:, 0] = torch.where(corner[:, None] & corner, wide[:, 3], pixels[:, 0])
+        return ((pixels / 6).clamp(-1, 1),)
+
+
+@pytest.fixture(scope="module")
+def pipe(model_folder):
+    """The tiny pipeline with a denoiser that predicts no noise and the mirror for a vae."""
+    pipe = load_pipeline(str(model_folder))
+    pipe.set_progress_bar_config(disable=True)
+
+    def silent(sample, *arguments, return_dict=True, **options):
+        zeros = torch.zeros_like(sample)
+        return type("Output", (), {"sample": zeros})() if return_dict else (zeros,)
+
+    pipe.unet.forward = silent
+    pipe.unet.register_to_config(sample_size=SIDE)
+    # A gentle schedule: with a silent denoiser z0 = z_T / sqrt(abar_T), which must fit into pixels.
+    pipe.scheduler = type(pipe.scheduler)(
+        beta_start=1e-5, beta_end=1e-5, clip_sample=False, set_alpha_to_one=True, steps_offset=1
+    )
+    config = type(pipe.vae.config)({**pipe.vae.config, "scaling_factor": 1.0})
+    pipe.vae = Mirror(config)
+    return pipe
+
+
+def orders(count, bits=11):
+    return [Order(order.prompt, order.secret[:bits], order.seed) for order in unseen_orders(count)]
+
+
+@pytest.mark.parametrize("kind", [TreeRing, RingID, ShallowDiffuse])
+def test_marked_images_score_higher_than_plain_ones(pipe, kind):
+    method = kind(pipe, Sampling(steps=5, guidance=1.0), inversion_steps=5)
+    chosen = orders(4)
+    secrets = np.stack([order.secret for order in chosen])
+    marked = [method.generate(order) for order in chosen]
+    plain = [method.paint(order, method.start(order)) for order in chosen]
+    assert method.score(marked, secrets).min() > method.score(plain, secrets).max()
+    assert method.generates
+    assert method.fingerprint()["method"] == method.name
+
+
+def test_ring_id_reads_its_key(pipe):
+    method = RingID(pipe, Sampling(steps=5, guidance=1.0), inversion_steps=5)
+    chosen = orders(6)
+    margins = method.decode([method.generate(order) for order in chosen])
+    assert margins.shape == (6, 11)
+    assert np.array_equal(margins > 0, np.stack([order.secret for order in chosen]).astype(bool))
+
+
+def test_inversion_finds_the_start(pipe):
+    method = TreeRing(pipe, Sampling(steps=5, guidance=1.0), inversion_steps=5)
+    (order,) = orders(1)
+    found = method.invert([method.paint(order, method.start(order))])
+    torch.testing.assert_close(found, method.start(order), atol=0.06, rtol=0)  # eight bits are the only loss
+
+
+def test_start_is_what_the_pipeline_draws(pipe):
+    method = TreeRing(pipe, Sampling(steps=2, guidance=1.0))
+    (order,) = orders(1)
+    own = pipe(order.prompt, num_inference_steps=2, guidance_scale=1.0,
+               generator=torch.Generator().manual_seed(order.seed)).images[0]  # fmt: skip
+    assert np.array_equal(np.asarray(own), np.asarray(method.paint(order, method.start(order))))
+
+
+def test_p_values_of_noise_are_calibrated():
+    """A Gaussian spectrum comes near to a pattern with the probability that is stated."""
+    rng = torch.Generator().manual_seed(0)
+    mask = radii(32) <= 5
+    upper = mask.clone()  # half of the disc: the other half of a real signal's spectrum repeats it
+    upper[16:] = False
+    pattern = spectrum(torch.randn(32, 32, generator=rng))[upper]
+    p_values = [
+        pattern_p_value(spectrum(torch.randn(32, 32, generator=rng))[upper], pattern) for _ in range(500)
+    ]
+    assert stats.kstest(p_values, "uniform").pvalue > 1e-4
+    assert pattern_p_value(pattern * 0.9, pattern) < 1e-6
+
+
+def test_presence_only_methods_do_not_decode(pipe):
+    for kind in (TreeRing, ShallowDiffuse):
+        with pytest.raises(TypeError, match="use score"):
+            kind(pipe).decode([])
+
+
+def test_spectra_and_trajectories(pipe):
+    z = torch.randn(2, 4, 32, 32)
+    torch.testing.assert_close(from_spectrum(spectrum(z)), z, atol=1e-5, rtol=1e-5)
+    whole = sampler_trajectory(pipe.scheduler, 10)
+    part = below(whole, 0.3)
+    assert part.times[0] <= 0.3 < whole.times[-len(part.timesteps) - 1]
+    assert part.abar[-1] == whole.abar[-1]
