@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from diffmark import curriculum
+from diffmark.training import curriculum
 
 
 def test_a_gate_opens_at_its_step_and_a_negative_one_never():

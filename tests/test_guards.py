@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from diffmark.guards import CollapseGuard, StoppedError, check_finite
-from diffmark.training_config import GuardConfig
+from diffmark.training.config import GuardConfig
+from diffmark.training.guards import CollapseGuard, StoppedError, check_finite
 
 
 def test_the_loss_that_is_no_number_is_named():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from diffmark import losses
+from diffmark.training import losses
 
 
 def test_cross_entropy_of_two_bits():

@@ -7,11 +7,11 @@ import pytest
 import torch
 from test_training import latents, reached, tiny_config, weights
 
-from diffmark.chance import Chance
 from diffmark.codec import Codec
-from diffmark.optimisation import make_accelerator
-from diffmark.pretraining import perturb, pretrain, pretraining_terms
-from diffmark.training_config import DeltaConfig, PretrainingConfig
+from diffmark.training.chance import Chance
+from diffmark.training.config import DeltaConfig, PretrainingConfig
+from diffmark.training.optimisation import make_accelerator
+from diffmark.training.pretraining import perturb, pretrain, pretraining_terms, shift_geometry
 
 
 def config_of(**more):
@@ -100,6 +100,33 @@ def test_interrupted_and_resumed_is_uninterrupted(tmp_path):
     run(config, tmp_path / "parts", hosts=latents(), stop_after=4)
     parts = run(config, tmp_path / "parts", hosts=latents())
     assert torch.equal(weights(whole), weights(parts))
+
+
+def test_a_normalised_codec_leaves_pretraining_with_its_last_strength(tmp_path):
+    config = replace(
+        config_of(sigma_start=0.4, sigma_end=0.2), delta=DeltaConfig(variational=False, normalise=True)
+    )
+    assert run(config, tmp_path).config.deviation == pytest.approx(0.2)
+    assert Codec.from_pretrained(tmp_path / "codec").config.deviation == pytest.approx(0.2)
+    assert run(config_of(), tmp_path / "paper").config.deviation is None
+
+
+def test_latents_are_moved_by_more_and_more():
+    rows, columns = torch.meshgrid(torch.linspace(-1, 1, 32), torch.linspace(-1, 1, 32), indexing="ij")
+    smooth = torch.stack([rows, columns, rows * columns, rows - columns])[None].repeat(8, 1, 1, 1)
+    inner = (..., slice(8, 24), slice(8, 24))
+    distances = [
+        (shift_geometry(smooth, strength, Chance(0, 0)) - smooth)[inner].abs().mean()
+        for strength in (0, 0.1, 0.3)
+    ]
+    assert distances[0] < 1e-6
+    assert distances[0] < distances[1] < distances[2]
+
+
+def test_a_share_of_a_batch_is_moved_and_logged_apart():
+    config = config_of(geometry=0.2, geometry_warmup=1, geometry_share=0.25)
+    _, figures = pretraining_terms(Codec(config.codec), config, 1, Chance(0, 1), 8, None)
+    assert {"accuracy_moved", "accuracy_still"} <= figures.keys()
 
 
 def test_hosts_are_asked_for(tmp_path):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from diffmark.chance import Chance
-from diffmark.replay import Replay
+from diffmark.training.chance import Chance
+from diffmark.training.replay import Replay
 
 
 def batch(first, count=2):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from diffmark import robustness
-from diffmark.training_config import ATTACKS
+from diffmark.training import robustness
+from diffmark.training.config import ATTACKS
 
 
 def picture(count=2, side=32):

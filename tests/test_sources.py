@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from diffmark.sources import latents_of, open_pictures
+from diffmark.training.sources import latents_of, open_pictures
 from diffmark.vae import encode
 
 

@@ -9,17 +9,11 @@ import torch
 from accelerate.state import AcceleratorState
 from conftest import _embeds, tiny_codec
 
-from diffmark import training
-from diffmark.chance import Chance
 from diffmark.codec import Codec, CodecConfig
-from diffmark.guards import StoppedError
 from diffmark.injection import Injection
-from diffmark.optimisation import make_accelerator
-from diffmark.paths import Denoisers, Paths, freeze
-from diffmark.pixels import attacked_images
-from diffmark.replay import Replay
-from diffmark.training import step_terms, train
-from diffmark.training_config import (
+from diffmark.training import losses
+from diffmark.training.chance import Chance
+from diffmark.training.config import (
     DeltaConfig,
     GateConfig,
     GuardConfig,
@@ -30,6 +24,12 @@ from diffmark.training_config import (
     TrainingConfig,
     WeightConfig,
 )
+from diffmark.training.dual import step_terms, train
+from diffmark.training.guards import StoppedError
+from diffmark.training.optimisation import make_accelerator
+from diffmark.training.paths import Denoisers, Paths, freeze
+from diffmark.training.pixels import attacked_images
+from diffmark.training.replay import Replay
 
 BOTH, ENCODER, DECODER = {"encoder", "decoder"}, {"encoder"}, {"decoder"}
 
@@ -300,7 +300,7 @@ def test_a_batch_that_does_not_divide_is_named(tmp_path, vae):
 
 
 def test_a_pretrained_codec_must_fit(tmp_path, vae):
-    with pytest.raises(ValueError, match=r"does not fit the config's \[codec\] table"):
+    with pytest.raises(ValueError, match=r"does not fit the \[codec\] table"):
         run(tiny_config(), tmp_path, vae, codec=tiny_codec())
 
 
@@ -331,13 +331,13 @@ def test_chance_after_the_warm_up_is_caught(tmp_path, vae):
 
 
 def test_nan_stops_with_the_step_and_the_loss(tmp_path, vae, monkeypatch):
-    magnitude = training.losses.magnitude
+    magnitude = losses.magnitude
 
     def broken(delta, target):
         value = magnitude(delta, target)
         return value * float("nan") if target < 0.09 else value  # at the third step
 
-    monkeypatch.setattr(training.losses, "magnitude", broken)
+    monkeypatch.setattr(losses, "magnitude", broken)
     with pytest.raises(
         StoppedError, match="step 2: the loss 'loss' is nan|step 2: the loss 'loss_mag' is nan"
     ):

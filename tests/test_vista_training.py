@@ -17,13 +17,14 @@ from diffmark.vista.training.autoencoder import (
     train_autoencoder,
 )
 from diffmark.vista.training.classifier import ClassifierConfig, evaluate_classifier, train_classifier
+from diffmark.vista.training.compression import CompressionConfig, train_compression
 from diffmark.vista.training.config import LoopConfig, from_dict, read_config
 from diffmark.vista.training.data import encoded, painted, photographs
 from diffmark.vista.training.lcm import LCMConfig, boundary_scalings, guidance_embedding, train_lcm
 from diffmark.vista.training.loop import learning_rate, train
 from diffmark.vista.training.unet import UNetConfig, UNetJob, build_pipeline, train_unet
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[1] / "configs" / "vista"
 LOOP = LoopConfig(steps=4, batch=2, learning_rate=1e-3, warmup=1, decay=2, ema=0.9, log_every=2, save_every=2)
 UNET = UNetConfig(loop=LOOP, scenes=4, block_out_channels=(16, 16, 16), text_width=32)
 
@@ -37,14 +38,15 @@ def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("vista_*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_run_file_can_be_read_and_says_its_command(path: Path) -> None:
     kinds = {"autoencoder": AutoencoderConfig, "classifier": ClassifierConfig, "lcm": LCMConfig}
+    kinds |= {"compression": CompressionConfig}
     kinds |= {"unet": UNetConfig, "sibling": UNetConfig}
     head = path.read_text().splitlines()[:3]
     command = head[0].split()
     assert command[:4] == ["#", "diffmark", "vista", "train"]
-    assert f"configs/{path.name}" in command
+    assert f"configs/vista/{path.name}" in command
     assert head[1].startswith("# time:")
     assert head[2].startswith("# score:")
     assert read_config(path, kinds[command[4]]).loop.steps > 0
@@ -116,6 +118,23 @@ def test_autoencoder_run_from_pictures_to_scores(tmp_path: Path) -> None:
     assert 10 < scores["scenes_min"] <= scores["scenes"] < 40
     with pytest.raises(FileNotFoundError, match=r"no \.jpg or \.png"):
         photographs(tmp_path / "run")
+
+
+def test_compression_run_trades_bits_for_quality(tmp_path: Path) -> None:
+    loop = dataclasses.replace(LOOP, steps=30, learning_rate=3e-3, decay=1)
+    bits = []
+    for weight in (10.0, 1e5):
+        config = CompressionConfig(
+            loop=loop, scenes=4, crop=64, distortion_weight=weight, width=8, channels=8, photo_share=0
+        )
+        model = train_compression(config, tmp_path / str(weight), None)
+        x = torch.rand(2, 3, 32, 48, generator=torch.Generator().manual_seed(0)) * 2 - 1
+        with torch.no_grad():
+            y, rate = model(x)
+            assert torch.equal(y, model(x)[0])  # rounds; no chance once trained
+        assert y.shape == x.shape
+        bits.append(float(rate.mean()))
+    assert 0 < bits[0] < bits[1]
 
 
 def test_classifier_run(tmp_path: Path) -> None:

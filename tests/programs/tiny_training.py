@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from conftest import _build
 from test_training import latents, tiny_config
 
-from diffmark import runs
-from diffmark.optimisation import make_accelerator
-from diffmark.paths import Paths
-from diffmark.training import train
-from diffmark.training_config import OptimiserConfig
+from diffmark.training import runs
+from diffmark.training.config import OptimiserConfig
+from diffmark.training.dual import train
+from diffmark.training.optimisation import make_accelerator
+from diffmark.training.paths import Paths
 
 
 def die_while_saving(step: int) -> None:

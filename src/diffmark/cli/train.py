@@ -10,46 +10,51 @@ import typer
 app = typer.Typer(help="Train a codec for a latent space, and look at the run.", no_args_is_help=True)
 
 Config = Annotated[Path, typer.Option(help="The run file, see configs/.")]
-Out = Annotated[Path, typer.Option(help="The run's folder; a run that is there is resumed.")]
+Out = Annotated[
+    Path | None, typer.Option(help="The run's folder, runs/NAME by default; a run that is there is resumed.")
+]
 Start = Annotated[str | None, typer.Option("--codec", help="A codec to start from: name, folder or hub id.")]
+Cpu = Annotated[bool, typer.Option("--cpu", help="Leave a GPU alone.")]
 Cache = Annotated[Path, typer.Option(help="Folder for painted scenes and latents.")]
 
 
 @app.command()
 def pretrain(
-    config: Config, out: Out, codec: Start = None, cache: Cache = Path("runs/cache"), cpu: bool = False
+    config: Config, out: Out = None, codec: Start = None, cache: Cache = Path("runs/cache"), cpu: Cpu = False
 ) -> None:
     """Pretrain encoder and decoder without a diffusion model (the paper's Algorithm 1)."""
     from diffmark.codec import Codec
-    from diffmark.optimisation import make_accelerator
-    from diffmark.preparation import prepare_hosts
-    from diffmark.pretraining import pretrain as run
-    from diffmark.training_config import read_config
+    from diffmark.training.config import read_config
+    from diffmark.training.optimisation import make_accelerator
+    from diffmark.training.preparation import prepare_hosts
+    from diffmark.training.pretraining import pretrain as run
 
+    out = out or Path("runs") / f"{config.stem}_pretrain"
     settings = read_config(config)
     accelerator = make_accelerator(settings.optimiser.precision, cpu)
     hosts = prepare_hosts(settings, accelerator.device, cache)
     run(settings, out, hosts, Codec.from_pretrained(codec) if codec else None, accelerator)
-    typer.echo(f"{out / 'codec'}")
+    typer.echo(out / "codec")
 
 
 @app.command()
 def dual(
-    config: Config, out: Out, codec: Start = None, cache: Cache = Path("runs/cache"), cpu: bool = False
+    config: Config, out: Out = None, codec: Start = None, cache: Cache = Path("runs/cache"), cpu: Cpu = False
 ) -> None:
     """Train through a frozen model: bridge and DDIM path (the paper's Algorithm 2)."""
     from diffmark.codec import Codec
-    from diffmark.optimisation import make_accelerator
-    from diffmark.preparation import prepare
-    from diffmark.training import train
-    from diffmark.training_config import read_config
+    from diffmark.training.config import read_config
+    from diffmark.training.dual import train
+    from diffmark.training.optimisation import make_accelerator
+    from diffmark.training.preparation import prepare
 
+    out = out or Path("runs") / config.stem
     settings = read_config(config)
     accelerator = make_accelerator(settings.optimiser.precision, cpu)
     material = prepare(settings, accelerator.device, cache)
     start = Codec.from_pretrained(codec) if codec else None
     best = train(settings, out, material.autoencoder, material.paths, start, accelerator)
-    typer.echo(f"{out}  {best.provenance}")
+    typer.echo(f"{out / 'best'}  {best.provenance}")
 
 
 @app.command()
@@ -58,7 +63,7 @@ def plot(
     out: Annotated[Path | None, typer.Option(help="The picture; RUN/curves.png by default.")] = None,
 ) -> None:
     """Draw the curves of a run."""
-    from diffmark.plotting import plot_run
+    from diffmark.training.plotting import plot_run
 
     typer.echo(plot_run(run, out))
 
@@ -77,8 +82,8 @@ def measure(
     seed: Annotated[int, typer.Option(min=0, help="Of secrets and attacks.")] = 0,
 ) -> None:
     """Measure a codec of final injection on unseen pictures, through image files, and calibrate it."""
-    from diffmark.measurement import measure_codec, write_result
-    from diffmark.training_config import read_config
+    from diffmark.training.config import read_config
+    from diffmark.training.measurement import measure_codec, write_result
 
     settings = read_config(config)
     found, calibrated = measure_codec(codec, settings, marked, negatives, seed, cache)

@@ -14,9 +14,7 @@ train_app = typer.Typer(
 )
 app.add_typer(train_app, name="train")
 
-Config = Annotated[
-    Path, typer.Argument(help="Run file, one of configs/vista_*.toml.", exists=True, dir_okay=False)
-]
+Config = Annotated[Path, typer.Argument(help="Run file, one of configs/vista/.", exists=True, dir_okay=False)]
 Runs = Annotated[Path, typer.Option(help="Folder for states, logs and caches.")]
 Photos = Annotated[
     Path | None, typer.Option(help="Folder of photographs to mix in.", exists=True, file_okay=False)
@@ -118,6 +116,17 @@ def train_autoencoder_command(
     from diffmark.vista.training.config import read_config
 
     train_autoencoder(read_config(config, AutoencoderConfig), runs / config.stem, photos, stop)
+
+
+@train_app.command("compression")
+def train_compression_command(
+    config: Config, runs: Runs = RUNS, photos: Photos = None, stop: Stop = None
+) -> None:
+    """Train the compression autoencoder for regeneration attacks."""
+    from diffmark.vista.training.compression import CompressionConfig, train_compression
+    from diffmark.vista.training.config import read_config
+
+    train_compression(read_config(config, CompressionConfig), runs / config.stem, photos, stop)
 
 
 @train_app.command("classifier")

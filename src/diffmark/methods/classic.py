@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +60,9 @@ class BlindWatermark(Method):
 
     @staticmethod
     def _core() -> Any:
-        from blind_watermark.bwm_core import WaterMarkCore
+        # The package sets how processes start as it is imported, which a program may do only once.
+        with mock.patch("multiprocessing.set_start_method"):
+            from blind_watermark.bwm_core import WaterMarkCore
 
         return WaterMarkCore(password_img=1)
 

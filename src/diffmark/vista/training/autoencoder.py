@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.scenes import HELD_OUT
 from diffmark.vista.training.config import LoopConfig
-from diffmark.vista.training.data import Picture, painted, photographs, to_tensor, to_uint8
+from diffmark.vista.training.data import Picture, painted, photographs, random_crop, to_tensor, to_uint8
 from diffmark.vista.training.loop import Chance, train
 
 
@@ -43,7 +43,11 @@ class AutoencoderJob:
 
     def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
         config = self.config
-        x = to_tensor(np.stack([self._crop(chance.numpy) for _ in range(config.loop.batch)]))
+        crops = [
+            random_crop(chance.numpy, self.scenes, self.photos, config.crop, config.photo_share)
+            for _ in range(config.loop.batch)
+        ]
+        x = to_tensor(np.stack(crops))
         posterior = self.model.encode(x).latent_dist
         z = posterior.sample(chance.torch)
         y = self.model.decode(z).sample
@@ -53,17 +57,6 @@ class AutoencoderJob:
         figures = {"psnr": 10 * torch.log10(4 / mse), "kl": kl}
         figures |= {"std": posterior.mean.std(), "noise": posterior.std.mean()}
         return loss + config.kl_weight * kl, figures
-
-    def _crop(self, rng: np.random.Generator) -> Picture:
-        photo = bool(self.photos) and rng.random() < self.config.photo_share
-        pictures = self.photos if photo else self.scenes
-        picture = pictures[int(rng.integers(len(pictures)))]
-        if photo and rng.random() < 0.5:
-            picture = picture[::2, ::2]
-        size = self.config.crop
-        y, x = (int(rng.integers(side - size + 1)) for side in picture.shape[:2])
-        part = picture[y : y + size, x : x + size]
-        return part[:, ::-1] if rng.random() < 0.5 else part
 
 
 def gradient_loss(y: Tensor, x: Tensor) -> Tensor:

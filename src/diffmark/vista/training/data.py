@@ -47,6 +47,20 @@ def photographs(folder: Path) -> list[Picture]:
     return [np.asarray(Image.open(path).convert("RGB")) for path in paths]
 
 
+def random_crop(
+    rng: np.random.Generator, scenes: Picture, photos: list[Picture], size: int, photo_share: float
+) -> Picture:
+    """A (size, size, 3) part of a scene or, by `photo_share`, of a photograph, or its mirror image."""
+    photo = bool(photos) and rng.random() < photo_share
+    pictures = photos if photo else scenes
+    picture = pictures[int(rng.integers(len(pictures)))]
+    if photo and rng.random() < 0.5:
+        picture = picture[::2, ::2]
+    y, x = (int(rng.integers(side - size + 1)) for side in picture.shape[:2])
+    part = picture[y : y + size, x : x + size]
+    return part[:, ::-1] if rng.random() < 0.5 else part
+
+
 def to_tensor(pictures: Picture) -> Tensor:
     """(B, H, W, 3) uint8 to (B, 3, H, W) float in [-1, 1], channels last in memory."""
     return torch.from_numpy(np.array(pictures)).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)

@@ -1,0 +1,237 @@
+"""Algorithm 2: dual-path training. `step_terms` is one step, `train` the loop around it.
+
+The bridge carries gradients from the decoder to the encoder; the DDIM path is detached and shows the decoder what
+it will meet. Losses open in groups (`diffmark.training.curriculum`). Frozen models are in no optimiser and carry no
+gradients of their own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from diffmark import vae
+from diffmark.codec import Codec
+from diffmark.training import curriculum, losses
+from diffmark.training.chance import Chance
+from diffmark.training.config import TrainingConfig
+from diffmark.training.guards import CollapseGuard, check_finite
+from diffmark.training.meter import Meter
+from diffmark.training.optimisation import Optimiser, make_accelerator, part_size, parts_of_step
+from diffmark.training.paths import Paths, Start, freeze
+from diffmark.training.pixels import Terms, round_trip, through_pixels
+from diffmark.training.pretraining import finished, perturb, warm_start
+from diffmark.training.replay import Replay, Triple
+from diffmark.training.runs import Run
+from diffmark.training.samples import measure, save_samples
+
+
+def sigma_of(config: TrainingConfig, step: int) -> float:
+    """The target of delta's standard deviation at a step."""
+    settings = config.delta
+    return curriculum.sigma_target(step, settings.sigma_start, settings.sigma_end, settings.horizon)
+
+
+def weights_of(config: TrainingConfig, step: int) -> dict[str, float]:
+    """w_i(t) of every loss."""
+    weights = config.weights
+    named = ("lcm", "ddim", "mag", "orth", "prvl", "lafid", "freq", "neg", "regen", "robust")
+    values = {name: float(getattr(weights, name)) for name in named}
+    values["kl"] = curriculum.kl_weight(step, weights.kl_start, weights.kl_end, weights.kl_warmup)
+    return values
+
+
+def step_terms(
+    codec: Codec,
+    autoencoder: nn.Module,
+    paths: Paths,
+    config: TrainingConfig,
+    step: int,
+    chance: Chance,
+    count: int,
+    replay: Replay | None = None,
+) -> tuple[Terms, Terms]:
+    """The open losses of one batch, unweighted, and figures worth logging."""
+    gates, settings = config.gates, config.paths
+    weights = weights_of(config, step)
+    secrets = chance.secrets(count, codec.config.length)
+    sigma = sigma_of(config, step)
+    made = perturb(codec.encoder, secrets, chance, config.delta, sigma)
+    start = paths.draw(chance, count)
+    terms: Terms = {}
+
+    # Bridge: gradients to encoder and decoder.
+    z_bridge = paths.bridge(start, made.delta)
+    logits = codec.decoder(z_bridge)
+    if curriculum.is_open(step, gates.reconstruction):
+        terms["lcm"] = losses.cross_entropy(logits, secrets)
+
+    # DDIM path: gradients to the decoder only.
+    triple = _ddim_triple(paths, start, made.delta, secrets, config, step, chance, replay)
+    if triple is not None and curriculum.is_open(step, gates.reconstruction):
+        terms["ddim"] = losses.cross_entropy(codec.decoder(triple[0]), triple[1])
+
+    # What holds delta in shape: gradients to the encoder only.
+    terms["mag"] = losses.magnitude(made.delta, sigma)
+    terms["kl"] = losses.kl_divergence(made.mean, made.log_variance)
+    terms["orth"] = losses.orthogonality(made.delta, settings.squared_orth)
+    if curriculum.is_open(step, gates.frequency):
+        terms["freq"] = losses.low_frequency(made.delta, settings.radius)
+
+    figures = _figures(logits, secrets, made.delta, sigma)
+    if curriculum.is_open(step, gates.imperceptibility):
+        z_clean = paths.bridge(start, None)
+        terms["lafid"] = losses.latent_fidelity(z_bridge, z_clean)
+        if weights["neg"]:
+            unmarked = z_clean if triple is None else triple[2]
+            terms["neg"] = losses.negative_entropy(codec.decoder(unmarked))
+        if weights["regen"] and settings.regen_on == "ddim" and triple is not None:
+            z_regen = round_trip(autoencoder, vae.decode(autoencoder, triple[0]), settings.rounding)
+            terms["regen"] = losses.cross_entropy(codec.decoder(z_regen), triple[1])
+        if weights["prvl"] or settings.regen_on == "bridge" or curriculum.is_open(step, gates.robustness):
+            pixels = vae.decode(autoencoder, z_bridge)
+            if weights["prvl"]:
+                with torch.no_grad():
+                    clean_pixels = vae.decode(autoencoder, z_clean)
+                terms["prvl"] = losses.peak_region(pixels, clean_pixels, settings.region)
+            more, logged = through_pixels(codec, autoencoder, pixels, secrets, config, step, chance)
+            terms, figures = {**terms, **more}, {**figures, **logged}
+    return {name: term for name, term in terms.items() if weights[name] != 0}, figures
+
+
+def _ddim_triple(
+    paths: Paths,
+    start: Start,
+    delta: Tensor,
+    secrets: Tensor,
+    config: TrainingConfig,
+    step: int,
+    chance: Chance,
+    replay: Replay | None,
+) -> Triple | None:
+    """(marked z0, secrets, clean z0) of the DDIM path: of this batch, or replayed from earlier ones."""
+    settings, gate = config.paths, config.gates.imperceptibility
+    if settings.ddim_steps == 0:
+        return None
+    if replay is None or len(replay) == 0 or step % settings.refresh_every == 0:
+        # Clean latents cost another path and only L_neg asks for them; replayed ones may be asked for later.
+        asked = bool(config.weights.neg) and (
+            curriculum.is_open(step, gate) or (replay is not None and gate >= 0)
+        )
+        marked = paths.ddim(start, delta)
+        fresh = (marked, secrets, paths.ddim(start, None) if asked else torch.zeros_like(marked))
+        if replay is None:
+            return fresh
+        replay.push(fresh)
+    return replay.draw(chance, len(secrets))
+
+
+def _figures(logits: Tensor, secrets: Tensor, delta: Tensor, sigma: float) -> Terms:
+    bits = losses.bit_accuracy(logits, secrets)
+    return {
+        "accuracy": bits.mean(),
+        "accuracy_worst_bit": bits.min(),
+        "delta_deviation": losses.deviation(delta).mean(),
+        "diversity": 1 - losses.cosines(delta).abs().mean(),
+        "sigma_target": torch.tensor(sigma),
+    }
+
+
+def train(
+    config: TrainingConfig,
+    folder: str | Path,
+    autoencoder: nn.Module,
+    paths: Paths,
+    codec: Codec | None = None,
+    accelerator: Accelerator | None = None,
+    stop_after: int | None = None,
+) -> Codec:
+    """Algorithm 2 in `folder`, from its last checkpoint if it has one; returns the best codec measured.
+
+    `codec` is the pretrained one. `stop_after` ends a session early; the next one goes on from there.
+    """
+    settings = config.optimiser
+    accelerator = accelerator or make_accelerator(settings.precision)
+    torch.manual_seed(config.seed)
+    codec = warm_start(codec, config).to(accelerator.device)
+    freeze(autoencoder)
+    optimiser = Optimiser(
+        codec,
+        accelerator,
+        (settings.encoder_rate, settings.decoder_rate),
+        (settings.clip_encoder, settings.clip_decoder),
+        settings.weight_decay,
+    )
+    if settings.compile:
+        codec.decoder.compile()
+    run = Run(folder, config, accelerator, config.log.keep)
+    replay = Replay(config.paths.replay) if config.paths.replay else None
+    guard, meter = CollapseGuard(config.guard), Meter()
+    first, best = 0, -1.0
+    if (loaded := run.load()) is not None:
+        shared, own = loaded
+        first, best = shared["step"], shared["best"]
+        codec.load_state_dict(shared["codec"])
+        optimiser.load_state_dict(shared["optimiser"])
+        guard.load_state_dict(own["guard"])
+        if replay is not None:
+            replay.load_state_dict(own["replay"])
+    run.start_log(first)
+    count = part_size(accelerator, settings.batch, settings.accumulation)
+    last = settings.steps if stop_after is None else min(settings.steps, first + stop_after)
+
+    codec.train()
+    for step in tqdm(range(first, last), "training", initial=first, total=settings.steps, disable=None):
+        optimiser.set_rates(step, settings.warmup, settings.steps, settings.final_rate)
+        weights = weights_of(config, step)
+        for part in parts_of_step(accelerator, settings.accumulation):
+            chance = Chance(config.seed, step, part, accelerator.device)
+            with accelerator.autocast():
+                terms, figures = step_terms(codec, autoencoder, paths, config, step, chance, count, replay)
+                loss = sum((weights[name] * term for name, term in terms.items()), torch.zeros(()))
+            optimiser.backward(loss / settings.accumulation)
+            values = meter.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}, **figures})
+            check_finite(step, {name: value for name, value in values.items() if name.startswith("loss")})
+        meter.add(optimiser.update())
+        guard.check(step, values["accuracy"], values["delta_deviation"])
+
+        done = step + 1
+        sigma = sigma_of(config, step)
+        figures_now: dict[str, float] = {}
+        if done % config.log.measure_every == 0 or done == settings.steps:
+            optimiser.average_buffers()
+            present = finished(codec, config, sigma)
+            figures_now = measure(present, autoencoder, paths, config)
+            score = figures_now["measured_accuracy"]
+            # While sigma is still falling an early codec is better only because it is stronger.
+            if step >= min(config.delta.horizon, settings.steps - 1) and score > best:
+                best = score
+                _save_codec(present, Path(folder) / "best", done, figures_now, accelerator)
+        if done % config.log.log_every == 0 or figures_now:
+            run.log(done, {**meter.means(), **figures_now})
+        if config.log.sample_every and done % config.log.sample_every == 0 and accelerator.is_main_process:
+            present = finished(codec, config, sigma)
+            save_samples(present, autoencoder, paths, config, Path(folder) / "samples" / f"{done:08d}.png")
+        if done % config.log.save_every == 0 or done == last:
+            optimiser.average_buffers()
+            own = {"guard": guard.state_dict()} | ({"replay": replay.state_dict()} if replay else {})
+            shared = {"codec": codec.state_dict(), "optimiser": optimiser.state_dict(), "best": best}
+            run.save(done, shared, own)
+    run.close()
+    present = finished(codec, config, sigma_of(config, max(last - 1, 0)))
+    _save_codec(present, Path(folder) / "codec", last, {}, accelerator)
+    accelerator.wait_for_everyone()
+    return Codec.from_pretrained(Path(folder) / ("best" if best >= 0 else "codec"))
+
+
+def _save_codec(
+    codec: Codec, folder: Path, step: int, figures: dict[str, Any], accelerator: Accelerator
+) -> None:
+    if accelerator.is_main_process:
+        codec.provenance = {"step": step, **figures}
+        codec.save_pretrained(folder)

@@ -1,0 +1,109 @@
+"""Two networks, two AdamW optimisers, on one process or many.
+
+The codec is small (2.6 million parameters), so gradients are averaged over processes in one all-reduce after the
+last accumulated part, whatever way they were computed. Part k of a step is the same batch however it is shared
+out, so two processes take the step that one process takes with two accumulated parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from diffmark.codec import Codec
+from diffmark.training.curriculum import learning_rate
+
+
+def make_accelerator(precision: str, cpu: bool = False) -> Accelerator:
+    """An Accelerator for fp32, bf16 or fp16."""
+    return Accelerator(mixed_precision="no" if precision == "fp32" else precision, cpu=cpu)
+
+
+class Optimiser:
+    """AdamW on encoder and decoder, each with its own rate and clipping norm."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        accelerator: Accelerator,
+        rates: tuple[float, float],
+        clips: tuple[float, float] = (5.0, 1.0),
+        weight_decay: float = 0.01,
+    ) -> None:
+        self.codec, self.accelerator, self.rates, self.clips = codec, accelerator, rates, clips
+        self.networks: tuple[nn.Module, nn.Module] = (codec.encoder, codec.decoder)
+        self._optimisers = [
+            accelerator.prepare(torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=weight_decay))
+            for network, rate in zip(self.networks, rates, strict=True)
+        ]
+
+    def set_rates(self, step: int, warmup: int, steps: int, final: float) -> None:
+        """Warm-up and linear decay, for both networks alike."""
+        for optimiser, peak in zip(self._optimisers, self.rates, strict=True):
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(step, peak, warmup, steps, final)
+
+    def backward(self, loss: Tensor) -> None:
+        self.accelerator.backward(loss)
+
+    def update(self) -> dict[str, Tensor]:
+        """Average, clip, step; returns the norms of both gradients before clipping."""
+        self._average_gradients()
+        norms = {}
+        for name, network, clip in zip(("encoder", "decoder"), self.networks, self.clips, strict=True):
+            norms[f"gradient_{name}"] = self.accelerator.clip_grad_norm_(network.parameters(), clip)
+        for optimiser in self._optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
+        return norms
+
+    def _average_gradients(self) -> None:
+        if self.accelerator.num_processes == 1:
+            return
+        gradients = [parameter.grad for parameter in self.codec.parameters() if parameter.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        flat = self.accelerator.reduce(flat, reduction="mean")
+        for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+    def average_buffers(self) -> None:
+        """Let all processes have the same running statistics (before a measurement or a checkpoint)."""
+        if self.accelerator.num_processes == 1:
+            return
+        for buffer in self.codec.buffers():
+            if buffer.is_floating_point():
+                buffer.copy_(self.accelerator.reduce(buffer.clone(), reduction="mean"))
+
+    def state_dict(self) -> dict[str, Any]:
+        scaler = self.accelerator.scaler
+        return {
+            "optimisers": [optimiser.state_dict() for optimiser in self._optimisers],
+            "scaler": scaler.state_dict() if scaler is not None else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for optimiser, values in zip(self._optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(values)
+        if self.accelerator.scaler is not None and state["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+
+
+def parts_of_step(accelerator: Accelerator, accumulation: int) -> Iterator[int]:
+    """Numbers of the parts of a step that this process computes."""
+    for index in range(accumulation):
+        yield index * accelerator.num_processes + accelerator.process_index
+
+
+def part_size(accelerator: Accelerator, batch: int, accumulation: int) -> int:
+    """Images in each part; raises where the batch does not divide."""
+    parts = accelerator.num_processes * accumulation
+    if batch % parts or batch // parts < 2:
+        raise ValueError(
+            f"a batch of {batch} does not divide into {accelerator.num_processes} processes times {accumulation} "
+            "accumulated parts of two images or more"
+        )
+    return batch // parts

@@ -1,0 +1,198 @@
+"""`diffmark train`, from a run file to a measured codec, with a tiny autoencoder and a folder of pictures."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import _embeds
+from PIL import Image
+from test_training import tiny_config
+from typer.testing import CliRunner
+
+from diffmark.cli import app
+from diffmark.codec import Codec
+from diffmark.training import paths
+from diffmark.training.chance import Chance
+from diffmark.training.config import DataConfig, ModelConfig, read_config
+from diffmark.training.measurement import measure_codec
+from diffmark.training.plotting import plot_run
+from diffmark.training.preparation import prepare
+
+RUN_FILE = """
+[codec]
+length = 16
+height = 8
+width = 8
+embed_dim = 8
+encoder_widths = [8, 8]
+decoder_widths = [8, 16]
+decoder_hidden = [32]
+injection = {{ mode = "final" }}
+[model]
+vae = "{folder}/vae"
+[data]
+pictures = "{folder}/pictures"
+count = 12
+[delta]
+normalise = true
+horizon = 2
+[pretraining]
+steps = 4
+batch = 4
+host = true
+[optimiser]
+steps = 4
+batch = 4
+[paths]
+ddim_steps = 0
+regen_on = "bridge"
+[weights]
+ddim = 0.0
+[log]
+log_every = 2
+save_every = 2
+measure_every = 2
+measure_images = 4
+sample_every = 4
+"""
+
+
+@pytest.fixture
+def workshop(tmp_path, rig):
+    """A folder with an autoencoder, forty pictures and a run file."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "pictures").mkdir()
+    for index in range(40):
+        Image.fromarray(rng.integers(0, 256, (64, 64, 3), np.uint8)).save(
+            tmp_path / f"pictures/{index:02}.png"
+        )
+    rig("sd").pipe.vae.save_pretrained(tmp_path / "vae")
+    (tmp_path / "run.toml").write_text(RUN_FILE.format(folder=tmp_path))
+    return tmp_path
+
+
+def call(*arguments):
+    result = CliRunner().invoke(app, ["train", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_from_a_run_file_to_a_calibrated_codec(workshop):
+    config, cache = workshop / "run.toml", workshop / "cache"
+    call("pretrain", "--config", config, "--out", workshop / "pre", "--cache", cache, "--cpu")
+    start = workshop / "pre" / "codec"
+    call("dual", "--config", config, "--codec", start, "--out", workshop / "run", "--cache", cache, "--cpu")
+    assert (workshop / "run/samples/00000004.png").is_file()
+    call("plot", workshop / "run")
+    with Image.open(workshop / "run/curves.png") as curves:
+        assert curves.width > 500
+
+    best, result, published = workshop / "run/best", workshop / "results/tiny.json", workshop / "codecs/tiny"
+    call("measure", best, "--config", config, "--out", result, "--marked", 4, "--negatives", 20,
+         "--publish", published, "--cache", cache)  # fmt: skip
+    document = json.loads(result.read_text())
+    assert {"command", "config", "versions", "revision", "seed"} <= document.keys()
+    found = document["results"]
+    assert found["marked"] == 4
+    assert 0 <= found["attacks"]["jpeg_50"]["bit_accuracy"] <= 1
+    assert found["negatives"]["images"] == 20
+    codec = Codec.from_pretrained(published)
+    assert codec.calibration.negatives == 20
+    assert codec.config.deviation == pytest.approx(0.05)
+    assert codec.provenance["measured"]["psnr"]["mean"] > 10
+
+
+def test_what_cannot_be_measured_or_prepared_is_named(workshop, tmp_path):
+    config = read_config(workshop / "run.toml")
+    Codec(config.codec).save_pretrained(tmp_path / "final")
+    with pytest.raises(
+        ValueError, match="has 40 pictures; 12 are trained on .* and 34 unseen ones are asked"
+    ):
+        measure_codec(tmp_path / "final", config, 10, 20)
+    late = tiny_config("late")
+    Codec(late.codec).save_pretrained(tmp_path / "late")
+    with pytest.raises(ValueError, match="only mode 'final' can be measured on pictures"):
+        measure_codec(tmp_path / "late", config, 4, 20)
+    with pytest.raises(ValueError, match="'late' goes through a denoiser: give model.pipeline"):
+        prepare(late)
+    with pytest.raises(ValueError, match="names no autoencoder"):
+        prepare(tiny_config())
+    with pytest.raises(ValueError, match="'final' trains on pictures"):
+        prepare(tiny_config(model=ModelConfig(vae=str(workshop / "vae"))))
+
+
+def test_curves_need_a_log(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is not the folder of a training run"):
+        plot_run(tmp_path)
+    (tmp_path / "log.jsonl").write_text("")
+    with pytest.raises(ValueError, match="has not logged anything yet"):
+        plot_run(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["persistent", "late"])
+def test_a_pipeline_and_its_lcm_are_frozen_and_its_prompts_embedded_once(
+    rig, monkeypatch, workshop, tmp_path, mode
+):
+    calls = []
+
+    def encode_prompt(prompts, device, images, guidance):
+        calls.append(len(prompts))
+        return _embeds(len(prompts), len(prompts), 7, 32), None
+
+    def load(name, device):
+        pipe = copy.deepcopy(rig(name).pipe)
+        pipe.encode_prompt = encode_prompt
+        return pipe
+
+    monkeypatch.setattr("diffmark.pipelines.load_pipeline", load)
+    (tmp_path / "prompts.txt").write_text("a lake\n\na forest\na hill\n")
+    config = tiny_config(mode, model=ModelConfig(pipeline="sd", lcm="lcm" if mode == "persistent" else ""))
+    sources = {"prompts": str(tmp_path / "prompts.txt")}, {"pictures": str(workshop / "pictures")}
+    data = dict(zip(("persistent", "late"), sources, strict=True))
+    config = replace(config, data=DataConfig(**data[mode]))
+    material = prepare(config)
+    models = material.paths.denoisers
+    assert calls == [3 if mode == "persistent" else 1, 1]
+    assert material.paths.uses_lcm == (mode == "persistent")
+    frozen = [*models.unet.parameters(), *material.autoencoder.parameters()]
+    assert not any(parameter.requires_grad for parameter in frozen)
+
+
+def test_models_that_cannot_be_trained_through_are_refused(rig, monkeypatch):
+    monkeypatch.setattr("diffmark.pipelines.load_pipeline", lambda name, device: rig(name).pipe)
+    for name in ("sdxl", "flux"):
+        with pytest.raises(ValueError, match="cannot be trained through.*injection mode 'final'"):
+            paths.load_denoisers(tiny_config("persistent", model=ModelConfig(pipeline=name)), ["a hill"])
+
+
+def test_prompts_come_from_a_file_else_from_captions(tmp_path):
+    captioned = SimpleNamespace(caption=lambda i: f"picture {i}", count=2)
+    assert paths.read_prompts("", captioned) == ["picture 0", "picture 1"]
+    assert paths.read_prompts("", None) == [""]
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(ValueError, match="has no prompt in it"):
+        paths.read_prompts(str(tmp_path / "empty.txt"), None)
+
+
+def test_late_paths_take_only_the_last_of_the_ddim_steps(rig):
+    pipe = rig("sd").pipe
+    models = paths.Denoisers(pipe.unet, pipe.scheduler, _embeds(1, 2, 7, 32), _embeds(2, 1, 7, 32))
+    config = tiny_config("late")
+    late = paths.Paths(config, torch.zeros(4, 4, 8, 8), None, models)
+    assert late.ddim_trajectory.timesteps == (251, 1)  # of 751, 501, 251, 1 below 0.4 of 1000
+    assert late.ddim_weights.sum() == pytest.approx(1)
+    assert late.bridge_weights.sum() == pytest.approx(1)
+
+
+def test_persistent_paths_start_at_noise_even_where_pictures_are_given(rig):
+    pipe = rig("sd").pipe
+    models = paths.Denoisers(pipe.unet, pipe.scheduler, _embeds(1, 2, 7, 32), _embeds(2, 1, 7, 32))
+    made = paths.Paths(tiny_config("persistent"), torch.zeros(4, 4, 8, 8), torch.zeros(4, 4, 8, 8), models)
+    assert made.draw(Chance(0, 0), 3).z.std() > 0.5
+    assert made.held_out is None
