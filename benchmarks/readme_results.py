@@ -62,9 +62,9 @@ def fill(text: str) -> str:
     search = json.loads((ROOT / "results" / "registry_search.json").read_text())
     psnr = codec["results"]["psnr"]
     said = f"""The codec that ships for the embedded model marks z0 (injection `final`); same-seed PSNR is
-{psnr["mean"]:.1f} dB (least {psnr["min"]:.1f}). It was measured on painted scenes, through the autoencoder and image
-files. Brackets are exact 95% intervals, thresholds exact (45 and 51 of 64 bits). Crops cost it bits. All figures are
-in `results/vista_final.json`, made by `diffmark train measure`.
+{psnr["mean"]:.1f} dB (least {psnr["min"]:.1f}). It was measured on painted scenes, through the autoencoder and
+image files. Brackets are exact 95% intervals, thresholds exact (45 and 51 of 64 bits). Crops cost it bits. All
+figures are in `results/vista_final.json`, made by `diffmark train measure`.
 
 {codec_table(codec["results"])}
 
