@@ -1,0 +1,53 @@
+"""The codec that ships: it reads what it wrote, and its card and result say the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from diffmark import vae
+from diffmark.codec import Codec, find_codec
+from diffmark.detection import Detector
+from diffmark.secret import random_secrets
+from diffmark.vista import load_autoencoder
+from diffmark.vista.paint import paint
+from diffmark.vista.scenes import HELD_OUT, random_scene
+
+RESULT = Path(__file__).parents[1] / "results" / "vista_final.json"
+
+
+@torch.no_grad()
+def test_the_shipped_codec_reads_what_it_wrote():
+    codec, autoencoder = Codec.from_pretrained("vista"), load_autoencoder()
+    assert codec.config.injection.mode == "final"
+    scene = np.asarray(paint(random_scene(HELD_OUT + 90_000), 256))
+    pixels = torch.from_numpy(scene.copy()).permute(2, 0, 1)[None].float() / 127.5 - 1
+    z = vae.encode(autoencoder, pixels)
+    secret = random_secrets()[0]
+    images = [vae.decode(autoencoder, latents) for latents in (z + codec.delta(secret), z)]
+    files = [((image[0].clamp(-1, 1) + 1) / 2) for image in images]
+    detector = Detector(codec, autoencoder, fpr=1e-6)
+    marked, unmarked = detector.detect(files[0], secret), detector.detect(files[1], secret)
+    assert marked.marked
+    assert marked.matches >= 60
+    assert not unmarked.marked
+
+
+def test_the_card_shows_the_results():
+    found = json.loads(RESULT.read_text())["results"]
+    card = (find_codec("vista") / "README.md").read_text()
+    assert f"{found['psnr']['mean']:.1f} dB (min {found['psnr']['min']:.1f})" in card
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in card.splitlines() if line[:1] == "|"
+    ]
+    for row, figures in zip(rows[2:], found["attacks"].values(), strict=True):
+        assert float(row[1]) == pytest.approx(figures["bit_accuracy"], abs=5e-5)
+        assert float(row[2]) == pytest.approx(figures["worst_image"], abs=5e-4)
+        assert float(row[3]) == pytest.approx(figures["tpr_at_0.001"]["rate"], abs=5e-4)
+        assert float(row[4]) == pytest.approx(figures["tpr_at_1e-06"]["rate"], abs=5e-4)
+    document = json.loads((find_codec("vista") / "config.json").read_text())
+    assert document["provenance"]["measured"]["psnr"] == found["psnr"]
