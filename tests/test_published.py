@@ -34,3 +34,9 @@ def test_the_payload_table_can_be_computed_again():
     (cell,) = [r for r in rows if r["payload_bits"] == 24 and r["bit_error_rate"] == 0.05]
     rate = module.soft_rate(PayloadScheme(bytes(32), 64, 24, 0, 12), 0.05, 200, np.random.default_rng(1))
     assert abs(rate - cell["read_soft"]) < 0.06
+
+
+def test_the_readme_shows_its_results():
+    page = (ROOT / "README.md").read_text()
+    assert load("readme_results").fill(page) == page, "run `python benchmarks/readme_results.py`"
+    assert "exact search among 1e8 keys" in page

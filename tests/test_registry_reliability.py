@@ -27,22 +27,23 @@ BLOCK = 1000  # keys under one checksum, in these tests
 # Forks a child for each line it is told: imports are paid once, and the child can be killed at any moment.
 FORKER = """
 import os, sys
-from diffmark.registry import Registry, store
+from diffmark.registry import Registry, cache, store
 store.READ_BLOCK = 500  # many small appends to the cache: a kill falls between or into them
 
 def issue(url):
     with Registry.open(url) as registry:
         for number in range(10**6):
-            if number == 1:
-                os.write(1, b"begun\\n")
             keys = registry.issue_many([f"u{number}"] * (1 if number % 3 else 9))
             os.write(1, "".join(f"{key.hex} {key.id}\\n" for key in keys).encode())
             registry.identify_bits(int(keys[0]))  # brings the cache up to date, in a hurry
 
 def write_cache(url):
+    append = cache.KeyCache._append
+    def say_and_append(self, file, block):
+        os.write(1, b"appending\\n")
+        append(self, file, block)
+    cache.KeyCache._append = say_and_append
     for number in range(10**6):
-        if number == 1:
-            os.write(1, b"begun\\n")
         with Registry.open(url) as registry, registry.store.read() as connection:
             registry.searcher.cache.refresh(connection)
             os.unlink(registry.searcher.cache.path)
@@ -60,22 +61,25 @@ for line in sys.stdin:
 
 
 @contextmanager
-def forker() -> Iterator[Callable[[str, str, float], list[str]]]:
-    """Gives a function that runs a child, kills it after a while, and returns the lines it wrote."""
+def forker() -> Iterator[Callable[[str, str, int], list[str]]]:
+    """Gives a function that runs a child, kills it after it wrote some lines, and returns all it wrote."""
     process = start(FORKER)
     assert process.stdin is not None
     assert process.stdout is not None
 
-    def run(name: str, url: str, seconds: float) -> list[str]:
+    chance = random.Random(1)
+
+    def run(name: str, url: str, most: int) -> list[str]:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(f"{name} {url}\n")
         process.stdin.flush()
         lines: list[str] = []
-        while "begun\n" not in lines or not any(line.startswith("child") for line in lines):
+        wanted = chance.randint(2, most)
+        while len(lines) < wanted or not any(line.startswith("child") for line in lines):
             lines.append(process.stdout.readline())
             assert lines[-1], process.stderr and process.stderr.read()
-        time.sleep(seconds)
+        time.sleep(chance.uniform(0, 0.03))
         os.kill(next(int(line.split()[1]) for line in lines if line.startswith("child")), signal.SIGKILL)
         while (line := process.stdout.readline()) and not line.endswith("dead\n"):
             lines.append(line)
@@ -102,16 +106,12 @@ def cached(registry: Registry) -> np.ndarray:
 
 
 def kill_while_issuing(url: str, times: int) -> None:
-    chance = random.Random(1)
     acknowledged: dict[int, str] = {}
-    rounds = []
     with forker() as run:
         for _ in range(times):
-            lines = run("issue", url, chance.uniform(0.005, 0.08))
-            for line in lines:
+            for line in run("issue", url, 20):
                 if line.endswith("\n") and len(line.split()) == 2 and len(line.split()[0]) == 16:
                     acknowledged[int(line.split()[1])] = line.split()[0]
-            rounds.append(len(lines))
             with Registry.open(url) as registry:
                 stored = rows(registry)
                 assert all(f"{stored[i - 1]:016x}" == key for i, key in acknowledged.items())
@@ -119,25 +119,23 @@ def kill_while_issuing(url: str, times: int) -> None:
     with Registry.open(url) as registry:
         assert registry.verify().ok
         assert len(set(rows(registry).tolist())) == len(registry) >= len(acknowledged)
-    assert len(acknowledged) > 5 * times
-    assert len(set(rounds)) > 2  # the kills fell at different moments of the work
+    assert len(acknowledged) > times
 
 
 def kill_while_writing_the_cache(url: str, times: int) -> None:
-    chance = random.Random(2)
     with Registry.open(url, cache=False) as registry:
         registry.import_keys(np.random.default_rng(1).integers(0, 2**64, 20_000, dtype=np.uint64))
         expected = rows(registry)
     unfinished = 0
     with forker() as run:
         for _ in range(times):
-            run("cache", url, chance.uniform(0.005, 0.12))
+            run("cache", url, 40)  # one filling appends forty times
             path = Path(url.removeprefix("sqlite:///") + ".keys")
             unfinished += path.exists() and path.stat().st_size < HEADER + 8 * len(expected)
             with Registry.open(url) as registry:
                 assert np.array_equal(cached(registry), expected)
             path.unlink()
-    assert unfinished > times / 10
+    assert unfinished  # some kills fell into the middle of writing
 
 
 def test_kill_9_while_issuing_loses_nothing(url: str) -> None:

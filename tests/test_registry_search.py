@@ -244,6 +244,8 @@ def test_what_cannot_be_asked_is_refused() -> None:
         registry.issue("a")
         with pytest.raises(ValueError, match="top must be at least 1, got 0"):
             registry.identify_bits(1, top=0)
+        with pytest.raises(ValueError, match="within is a cost and must not be negative, got -1"):
+            registry.identify_bits(1, within=-1)
         with pytest.raises(ValueError, match=r"path must be one of .* got 'magic'"):
             registry.identify_bits(1, path="magic")
         with pytest.raises(ValueError, match=r"64-bit keys.*\(48, 2\)"):

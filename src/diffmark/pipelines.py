@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,12 @@ def load_pipeline(model: str, device: str | None = None) -> Any:
     """A diffusers pipeline: an embedded model (`vista`, ...), a folder, or a hub id; half precision on a GPU."""
     import torch
     from diffusers import DiffusionPipeline
+    from diffusers.utils import logging
 
+    import diffmark.vista.autoencoder  # noqa: F401  # diffusers loads our class from a folder only if it is imported
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
     device = find_device(device)
     if is_embedded(model):
         from diffmark import vista

@@ -10,16 +10,34 @@ from typing import Any
 
 from diffmark import __version__
 
-PACKAGES = ("torch", "diffusers", "transformers", "numpy", "pillow")
+PACKAGES = (
+    "torch",
+    "diffusers",
+    "transformers",
+    "numpy",
+    "pillow",
+    "kornia",
+    "galois",
+    "numba",
+    "SQLAlchemy",
+    "faiss-cpu",
+)
 
 
 def versions() -> dict[str, str]:
-    """Of Python, DiffMark and the packages that results depend on."""
+    """Of Python, DiffMark and the packages that results depend on, as far as they are installed."""
     return {
         "python": platform.python_version(),
         "diffmark": __version__,
-        **{name: metadata.version(name) for name in PACKAGES},
+        **{name: version for name in PACKAGES if (version := _version(name))},
     }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def revision() -> str | None:

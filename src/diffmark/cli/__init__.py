@@ -49,6 +49,8 @@ app.add_typer(vista.app, name="vista")
 
 def main() -> None:
     """Entry point of the `diffmark` command: bad input ends in one line on stderr and exit code 2."""
+    for library in ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY"):  # their advice is for programmers
+        os.environ.setdefault(library, "error")
     try:
         app()
     except (ValueError, OSError, ImportError) as error:

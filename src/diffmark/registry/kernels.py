@@ -28,7 +28,7 @@ _word, _int = types.uint64, types.int64
 def popcount(typing_context: Any, word: Any) -> Any:
     """The processor's population count."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # pragma: no cover
         return builder.ctpop(arguments[0])
 
     return types.uint64(types.uint64), generate
@@ -38,7 +38,7 @@ def popcount(typing_context: Any, word: Any) -> Any:
 def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     """Ask for array[index] to be brought into the cache; past the end is harmless."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> None:  # pragma: no cover
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         flag, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
@@ -57,7 +57,7 @@ def _any_within(count: int) -> Any:
     """
 
     def any_within(typing_context: Any, keys: Any, start: Any, bits: Any, planes: Any, limit: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # pragma: no cover
             data, masks = (
                 context.make_array(signature.args[i])(context, builder, arguments[i]).data for i in (0, 3)
             )

@@ -254,6 +254,8 @@ class Registry:
     ) -> list[Identification]:
         if not asked:
             return []
+        if within is not None and within < 0:
+            raise ValueError(f"within is a cost and must not be negative, got {within}")
         self.access.check("identify", reason)
         hits, taken = self.searcher.search(asked, top, within, path)
         with self.store.read() as connection:

@@ -20,7 +20,7 @@ class ClassifierConfig:
     """A run of `diffmark vista train classifier`."""
 
     loop: LoopConfig
-    scenes: int = 16000
+    scenes: int = 12000
     blur_share: float = 0.5  # of pictures that are softened, as pictures from a decoder are
 
 

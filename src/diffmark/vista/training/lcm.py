@@ -21,7 +21,7 @@ class LCMConfig:
     """A run of `diffmark vista train lcm`."""
 
     loop: LoopConfig
-    scenes: int = 16000
+    scenes: int = 12000
     guidance_width: int = 64
     guidance_low: float = 2.0
     guidance_high: float = 8.0
