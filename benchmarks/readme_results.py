@@ -56,6 +56,23 @@ def search_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def growth_table(rows: list[dict[str, Any]]) -> str:
+    """Every search at a million and at a hundred million keys, for docs/registry.md."""
+    cells = {(row["what"], row["keys"]): row for row in rows}
+    lines = ["| | 1e6 keys | 1e8 keys | times the limit at 1e8 |", "| --- | --- | --- | --- |"]
+    for name in dict.fromkeys(row["what"] for row in rows if row["what"] != "build index"):
+        small, large = cells[name, 10**6], cells[name, 10**8]
+        lines.append(f"| {name} | {small['ms']:.3g} | {large['ms']:.3g} | {large['times_limit']:.2f} |")
+    return "\n".join(lines)
+
+
+def fill_registry(text: str) -> str:
+    """docs/registry.md with the times of its searches."""
+    rows = json.loads((ROOT / "results" / "registry_search.json").read_text())["rows"]
+    new = f"<!-- search -->\n{growth_table(rows)}\n<!-- end search -->"
+    return re.sub(r"(?s)<!-- search -->.*<!-- end search -->", lambda _: new, text)
+
+
 def fill(text: str) -> str:
     """README with its results."""
     codec = json.loads((ROOT / "results" / "vista_final.json").read_text())
@@ -80,5 +97,5 @@ The registry, CPU milliseconds (`python benchmarks/registry_search.py`, results/
 
 
 if __name__ == "__main__":
-    page = ROOT / "README.md"
-    page.write_text(fill(page.read_text()))
+    for page, filled in ((ROOT / "README.md", fill), (ROOT / "docs" / "registry.md", fill_registry)):
+        page.write_text(filled(page.read_text()))

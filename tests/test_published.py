@@ -40,3 +40,5 @@ def test_the_readme_shows_its_results():
     page = (ROOT / "README.md").read_text()
     assert load("readme_results").fill(page) == page, "run `python benchmarks/readme_results.py`"
     assert "exact search among 1e8 keys" in page
+    page = (ROOT / "docs" / "registry.md").read_text()
+    assert load("readme_results").fill_registry(page) == page, "run `python benchmarks/readme_results.py`"

@@ -5,14 +5,18 @@ The defaults are the paper's tables (training hyperparameters, loss weights). Wh
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_origin, get_type_hints
 
-import tomllib
-
 from diffmark.codec import CodecConfig
 from diffmark.training import curriculum
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 T = TypeVar("T")
 

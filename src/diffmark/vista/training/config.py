@@ -1,10 +1,15 @@
 """Run files: one TOML a training run, read into dataclasses; a key that does not exist is an error."""
 
+import sys
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-import tomllib
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 
 T = TypeVar("T")
 
