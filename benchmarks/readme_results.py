@@ -66,11 +66,31 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def rows_table(rows: list[dict[str, Any]]) -> str:
+    """Issuing and searching straight from the rows, by the clock and by CPU time."""
+
+    def cell(row: dict[str, Any]) -> str:
+        unit, scale = ("s", 1) if row["seconds"] >= 1 else ("ms", 1000)
+        rate = f", {row['keys_a_second'] / 1000:.0f} thousand keys/s" if "keys_a_second" in row else ""
+        return f"{scale * row['seconds']:.3g} {unit} ({scale * row['cpu_seconds']:.2g} {unit} CPU){rate}"
+
+    cells = {(row["what"], row["database"]): cell(row) for row in rows}
+    lines = ["| rows (`benchmarks/registry_store.py`) | SQLite | PostgreSQL |", "| --- | --- | --- |"]
+    for name in dict.fromkeys(row["what"] for row in rows):
+        lines.append(f"| {name} | {cells[name, 'sqlite']} | {cells[name, 'postgresql']} |")
+    return "\n".join(lines)
+
+
 def fill_registry(text: str) -> str:
-    """docs/registry.md with the times of its searches."""
-    rows = json.loads((ROOT / "results" / "registry_search.json").read_text())["rows"]
-    new = f"<!-- search -->\n{growth_table(rows)}\n<!-- end search -->"
-    return re.sub(r"(?s)<!-- search -->.*<!-- end search -->", lambda _: new, text)
+    """docs/registry.md with the times of its searches and its rows."""
+    for name, file, table in (
+        ("search", "registry_search", growth_table),
+        ("rows", "registry_store", rows_table),
+    ):
+        rows = json.loads((ROOT / "results" / f"{file}.json").read_text())["rows"]
+        new = f"<!-- {name} -->\n{table(rows)}\n<!-- end {name} -->"
+        text = re.sub(rf"(?s)<!-- {name} -->.*<!-- end {name} -->", lambda _, new=new: new, text)
+    return text
 
 
 def fill(text: str) -> str:
