@@ -22,7 +22,7 @@ from diffmark.attacks import attack
 from diffmark.codec import Codec
 from diffmark.detection import Detector
 from diffmark.generation import Order, Sampling, generate
-from diffmark.pipelines import load_pipeline
+from diffmark.pipelines import default_guidance, load_pipeline
 from diffmark.progress import track
 from diffmark.registry import Registry
 from diffmark.secret import from_hex
@@ -93,8 +93,9 @@ def paint(model: str, codec: Codec, keys: dict[str, str], steps: int) -> list[Ca
     cases = []
     for seed, (account, prompt) in enumerate(track(CUSTOMERS.items(), "painting", len(CUSTOMERS))):
         order = Order(prompt, from_hex(keys[account], codec.config.length), seed)
-        plain = generate(pipe, codec, order, Sampling(steps, strength=0.0))
-        marked = generate(pipe, codec, order, Sampling(steps))
+        guidance = default_guidance(model)
+        plain = generate(pipe, codec, order, Sampling(steps, guidance, strength=0.0))
+        marked = generate(pipe, codec, order, Sampling(steps, guidance))
         cases.append(Case(account, prompt, keys[account], plain, marked))
     return cases
 

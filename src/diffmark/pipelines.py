@@ -35,6 +35,11 @@ def is_embedded(model: str) -> bool:
     return model.startswith("vista") and not Path(model).exists()
 
 
+def default_guidance(model: str) -> float:
+    """Guidance that suits a model: 7.5 as in the paper, less for the small embedded ones."""
+    return 4.0 if is_embedded(model) else 7.5
+
+
 def find_device(name: str | None = None) -> str:
     """A device that works here: the one named, or else cuda, mps or cpu."""
     import torch

@@ -29,7 +29,9 @@ def evaluate(
         Path | None, typer.Option(help="Folder of photographs to use as negatives.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Denoising steps.")] = 50,
-    guidance: Annotated[float, typer.Option(help="Classifier-free guidance, diffusers' scale.")] = 7.5,
+    guidance: Annotated[
+        float | None, typer.Option(help="Guidance, diffusers' scale; 7.5, or 4 for the embedded models.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few images: minutes instead of hours.")] = False,
     cache: Annotated[Path, typer.Option(help="Where pictures are kept between runs.")] = Path(
         "runs/pictures"
@@ -45,11 +47,11 @@ def evaluate(
     from diffmark.evaluation.results import run
     from diffmark.evaluation.studio import Studio
     from diffmark.generation import Sampling
-    from diffmark.pipelines import load_pipeline
+    from diffmark.pipelines import default_guidance, load_pipeline
 
     pipe = load_pipeline(model)
     pipe.set_progress_bar_config(disable=True)
-    sampling = Sampling(steps, guidance)
+    sampling = Sampling(steps, guidance or default_guidance(model))
     studio = Studio(cache, pipe, model, sampling)
     extent = Extent.quick() if quick else Extent()
     lab = Lab(studio, load_methods(methods, pipe, codec, sampling), extent, photographs)

@@ -32,7 +32,9 @@ def generate(
     count: Annotated[int, typer.Option(min=1, help="Images a prompt.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first image; the next ones count up.")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="Denoising steps.")] = 50,
-    guidance: Annotated[float, typer.Option(help="Classifier-free guidance, diffusers' scale.")] = 7.5,
+    guidance: Annotated[
+        float | None, typer.Option(help="Guidance, diffusers' scale; 7.5, or 4 for the embedded models.")
+    ] = None,
     injection: Annotated[
         str | None, typer.Option(help="persistent, paper, mean, late or final; the codec's own by default.")
     ] = None,
@@ -45,7 +47,7 @@ def generate(
     from diffmark.codec import Codec
     from diffmark.generation import Sampling, generate_into
     from diffmark.injection import Injection
-    from diffmark.pipelines import load_pipeline
+    from diffmark.pipelines import default_guidance, load_pipeline
     from diffmark.progress import track
 
     texts = _prompts(prompt, prompts)
@@ -54,7 +56,9 @@ def generate(
     orders = _orders(texts * count, loaded, secret, scheme, account, seed)
     pipe = load_pipeline(model, device)
     pipe.set_progress_bar_config(disable=True)
-    sampling = Sampling(steps, guidance, strength, Injection(injection) if injection else None)
+    sampling = Sampling(
+        steps, guidance or default_guidance(model), strength, Injection(injection) if injection else None
+    )
     made = generate_into(out, pipe, loaded, orders, sampling, {"model": model, "codec": codec})
     for record in track(made, "generating", len(orders)):
         line = f"{out / record['file']}  secret {record['secret']}  seed {record['seed']}  {record['prompt']}"

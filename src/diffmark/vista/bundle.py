@@ -21,6 +21,7 @@ def bundle_model(source: Path, target: Path) -> int:
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".safetensors":
             save_file(_halved(load_file(path)), copy, metadata={"format": "pt"})
+            copy.chmod(0o644)  # safetensors writes for its owner alone
         elif path.suffix == ".json":
             copy.write_text(_without_paths(path.read_text()))
         else:

@@ -13,7 +13,7 @@ from diffmark.vista.scenes import random_caption, random_scene
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import encoded
 from diffmark.vista.training.loop import Chance, train
-from diffmark.vista.training.unet import build_unet
+from diffmark.vista.training.unet import build_unet, save_pipeline
 
 
 @dataclass(frozen=True)
@@ -130,5 +130,5 @@ def train_lcm(config: LCMConfig, folder: Path, teacher: Any, stop_after: int | N
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    pipeline.save_pretrained(folder / "model")
+    save_pipeline(pipeline, folder / "model")
     return pipeline

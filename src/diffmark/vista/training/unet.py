@@ -138,5 +138,11 @@ def train_unet(config: UNetConfig, folder: Path, pipeline: Any, stop_after: int 
     job = UNetJob(config, latents, pipeline)
     job.model.load_state_dict(train(job, config.loop, folder, stop_after))
     job.model.eval()
-    pipeline.save_pretrained(folder / "model")
+    save_pipeline(pipeline, folder / "model")
     return pipeline
+
+
+def save_pipeline(pipeline: Any, folder: Path) -> None:
+    """Save a pipeline, with the vocabulary files that transformers 4 wants and transformers 5 leaves out."""
+    pipeline.save_pretrained(folder)
+    build_tokenizer(folder / "tokenizer")

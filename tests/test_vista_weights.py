@@ -1,0 +1,73 @@
+"""The shipped weights: small enough, and as good as their cards say."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from diffmark.vista import library, load_autoencoder, load_pipeline, model_names
+from diffmark.vista.paint import paint
+from diffmark.vista.scenes import HELD_OUT, random_scene
+from diffmark.vista.training.autoencoder import reconstruction_psnr
+from diffmark.vista.training.data import to_tensor
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def pictures() -> np.ndarray:
+    return np.stack([paint(random_scene(HELD_OUT + i)) for i in range(8)])
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Any:
+    pipeline = load_pipeline("vista")
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def test_the_family_stays_small() -> None:
+    assert size(library.BUNDLED) < 40e6
+    assert size(library.BUNDLED) + size(library.SIBLINGS) < 90e6
+    assert "vista" in model_names()
+
+
+def test_autoencoder_reconstructs_unseen_scenes(pictures: np.ndarray) -> None:
+    assert np.mean(reconstruction_psnr(load_autoencoder(), pictures)) > 30
+
+
+@torch.no_grad()
+def test_scaled_latents_have_unit_deviation(pictures: np.ndarray) -> None:
+    vae: Any = load_autoencoder()
+    latents = vae.encode(to_tensor(pictures)).latent_dist.mode() * vae.config.scaling_factor
+    assert float(latents.std()) == pytest.approx(1, abs=0.15)
+
+
+def test_prompts_are_followed_in_a_few_steps(pipeline: Any) -> None:
+    prompts = ["green hills at night above a lake", "green hills at noon above a snowfield"]
+    images = pipeline(
+        prompts,
+        num_inference_steps=6,
+        guidance_scale=3.0,
+        generator=[torch.Generator().manual_seed(i) for i in range(2)],
+        output_type="np",
+    ).images
+    night, noon = images
+    assert night.mean() < 0.35 < 0.5 < noon.mean()
+    assert noon[200:].mean() > 0.6  # snow
+
+
+def test_weights_are_half_precision_and_names_are_clean(pipeline: Any) -> None:
+    from safetensors import safe_open
+
+    for path in library.BUNDLED.rglob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            kinds = {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+        assert kinds <= {"F16", "I64"}, path
+    for path in library.BUNDLED.rglob("*.json"):
+        assert "_name_or_path" not in path.read_text(), path
+    assert pipeline.unet.dtype == pipeline.text_encoder.dtype == pipeline.vae.dtype == torch.float32
