@@ -12,11 +12,14 @@ def load_pipeline(model: str, device: str | None = None) -> Any:
     import torch
     from diffusers import DiffusionPipeline
     from diffusers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
     import diffmark.vista.autoencoder  # noqa: F401  # diffusers loads our class from a folder only if it is imported
 
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()
+    for library in (logging, transformers_logging):  # their advice is for who wrote the loading code: us
+        library.set_verbosity_error()
+        if not sys.stderr.isatty():
+            library.disable_progress_bar()
     device = find_device(device)
     if is_embedded(model):
         from diffmark import vista
