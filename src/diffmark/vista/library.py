@@ -42,6 +42,8 @@ def load_pipeline(name: str = "vista", **options: Any) -> Any:
     import torch
     from diffusers import DiffusionPipeline
 
+    import diffmark.vista.autoencoder  # noqa: F401  # diffusers uses it by name, but does not import it
+
     pipeline: Any = DiffusionPipeline.from_pretrained(model_folder(name), local_files_only=True, **options)
     pipeline.set_progress_bar_config(disable=None)
     return pipeline.to(torch.float32)  # the files are in half precision, which a CPU is slow at
