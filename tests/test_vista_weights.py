@@ -1,5 +1,8 @@
 """The shipped weights: small enough, and as good as their cards say."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from diffmark.vista import library, load_autoencoder, load_pipeline, model_names
+from diffmark.vista import library, load_autoencoder, load_classifier, load_pipeline, model_names
+from diffmark.vista.classifier import agreement, targets
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene
 from diffmark.vista.training.autoencoder import reconstruction_psnr
@@ -36,8 +40,26 @@ def test_the_family_stays_small() -> None:
     assert "vista" in model_names()
 
 
+def test_a_fresh_interpreter_loads_the_pipeline() -> None:
+    """diffusers refuses classes of modules that nobody imported; within these tests somebody always has."""
+    code = "from diffmark.vista import load_pipeline; print(type(load_pipeline().vae).__name__)"
+    source = Path(library.__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout.split()[-1:] == ["PatchAutoencoder"], done.stderr
+
+
 def test_autoencoder_reconstructs_unseen_scenes(pictures: np.ndarray) -> None:
     assert np.mean(reconstruction_psnr(load_autoencoder(), pictures)) > 30
+
+
+@torch.no_grad()
+def test_classifier_knows_unseen_scenes() -> None:
+    scenes = [random_scene(HELD_OUT + 5000 + i) for i in range(40)]
+    logits = load_classifier()(to_tensor(np.stack([paint(scene) for scene in scenes])))
+    right = agreement(logits, targets(scenes))
+    for name in ("time", "weather", "terrain", "ground", "celestial", "house", "boat", "tree"):
+        assert float(right[name].float().mean()) > 0.85, name
 
 
 @torch.no_grad()

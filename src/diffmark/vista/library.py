@@ -42,22 +42,25 @@ def load_pipeline(name: str = "vista", **options: Any) -> Any:
     import torch
     from diffusers import DiffusionPipeline
 
-    import diffmark.vista.autoencoder  # noqa: F401  # diffusers takes a class of ours only once it is imported
+    import diffmark.vista.autoencoder  # noqa: F401  # diffusers uses it by name, but does not import it
 
     pipeline: Any = DiffusionPipeline.from_pretrained(model_folder(name), local_files_only=True, **options)
     pipeline.set_progress_bar_config(disable=None)
-    return pipeline.to(torch.float32)  # the files are in half precision, which a CPU is slow at
+    for part in pipeline.components.values():
+        if isinstance(part, torch.nn.Module):
+            torch.nn.Module.float(part)  # the files are in half precision, which a CPU is slow at
+    return pipeline
 
 
 def load_autoencoder() -> PatchAutoencoder:
     """The family's autoencoder, in float32, for evaluation."""
     from diffmark.vista.autoencoder import PatchAutoencoder
 
-    return PatchAutoencoder.from_pretrained(BUNDLED / "vista" / "vae").float().eval()
+    return PatchAutoencoder.from_pretrained(BUNDLED / "vista" / "vae").eval()
 
 
 def load_classifier() -> SceneClassifier:
     """The scene classifier, in float32, for evaluation."""
     from diffmark.vista.classifier import SceneClassifier
 
-    return SceneClassifier.from_pretrained(BUNDLED / "classifier").float().eval()
+    return SceneClassifier.from_pretrained(BUNDLED / "classifier").eval()
