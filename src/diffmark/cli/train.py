@@ -17,6 +17,14 @@ Start = Annotated[str | None, typer.Option("--codec", help="A codec to start fro
 Cpu = Annotated[bool, typer.Option("--cpu", help="Leave a GPU alone.")]
 Cache = Annotated[Path, typer.Option(help="Folder for painted scenes and latents.")]
 
+Teacher = Annotated[
+    str,
+    typer.Option(
+        help="Autoencoder: a folder, a hub id, or STEM of STEM_encoder.safetensors and STEM_decoder."
+    ),
+]
+Photographs = Annotated[Path, typer.Option(help="Folder of images; every fifth of a folder is held out.")]
+
 
 @app.command()
 def pretrain(
@@ -55,6 +63,61 @@ def dual(
     start = Codec.from_pretrained(codec) if codec else None
     best = train(settings, out, material.autoencoder, material.paths, start, accelerator)
     typer.echo(f"{out / 'best'}  {best.provenance}")
+
+
+@app.command()
+def distil(
+    config: Config,
+    vae: Teacher,
+    pictures: Photographs,
+    out: Out = None,
+    start: Annotated[Path | None, typer.Option(help="A patch autoencoder to start from, by folder.")] = None,
+    cache: Cache = Path("runs/cache"),
+) -> None:
+    """Distil a small autoencoder for the latent space of a larger one; a run that is there is resumed."""
+    from diffmark.training.distillation import DistillationConfig
+    from diffmark.training.distillation import distil as run
+    from diffmark.training.tiny import open_autoencoder
+    from diffmark.vae import load_vae
+    from diffmark.vista.training.config import read_config
+
+    out = out or Path("runs") / config.stem
+    settings = read_config(config, DistillationConfig)
+    run(settings, open_autoencoder(vae), pictures, out, cache, load_vae(start) if start else None)
+    typer.echo(out / "model")
+
+
+@app.command()
+def family(
+    config: Config,
+    vae: Teacher,
+    pictures: Photographs,
+    own: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the small autoencoder (train distil); trained against as well."),
+    ] = None,
+    out: Out = None,
+    codec: Start = None,
+    cache: Cache = Path("runs/cache"),
+    stages: Annotated[
+        list[str] | None, typer.Option("--stage", help="channel or round_trip; both in turn by default.")
+    ] = None,
+) -> None:
+    """Train a codec for a real latent space with its autoencoder alone: channel stage, then round trips."""
+    from diffmark.codec import Codec
+    from diffmark.training.family import STAGES, read_family_config, train_stage
+    from diffmark.training.ground import prepare_ground
+    from diffmark.training.tiny import open_autoencoder
+    from diffmark.vae import load_vae
+
+    out = out or Path("runs") / config.stem
+    settings = read_family_config(config)
+    others = [load_vae(own).float()] if own else []
+    ground = prepare_ground(settings, pictures, open_autoencoder(vae), others, cache)
+    trained = Codec.from_pretrained(codec) if codec else None
+    for stage in stages or STAGES:
+        trained = train_stage(stage, settings, ground, out / stage, trained)
+        typer.echo(f"{out / stage / 'best'}  {trained.provenance}")
 
 
 @app.command()
