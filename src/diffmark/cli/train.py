@@ -156,3 +156,41 @@ def measure(
 
         calibrated.save_pretrained(publish, dtype=torch.float16)
     typer.echo(out)
+
+
+@app.command("measure-family")
+def measure_family(
+    codec: Annotated[str, typer.Argument(help="The codec: name, folder or hub id.")],
+    config: Config,
+    pictures: Photographs,
+    out: Annotated[Path, typer.Option(help="The JSON to write.")],
+    own: Annotated[Path, typer.Option(help="Folder of the small autoencoder that ships with the codec.")],
+    vae: Annotated[
+        str | None, typer.Option(help="The teacher, for same-seed figures; see train family.")
+    ] = None,
+    marked: Annotated[int, typer.Option(min=2, help="Photographs that are marked.")] = 100,
+    same_seed: Annotated[int, typer.Option(min=0, help="Of them through the teacher, which is slow.")] = 32,
+    negatives: Annotated[int, typer.Option(min=20, help="Unmarked crops.")] = 10_000,
+    deviation: Annotated[float | None, typer.Option(help="Strength: delta's standard deviation.")] = None,
+    publish: Annotated[
+        Path | None, typer.Option(help="Write codec and autoencoder here, in half precision.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of secrets and attacks.")] = 0,
+) -> None:
+    """Measure a family's codec on held-out photographs, calibrate it, and publish it."""
+    from diffmark.training.family import read_family_config
+    from diffmark.training.family_measurement import measure_family as run
+    from diffmark.training.family_publication import load_half, publish_family
+    from diffmark.training.measurement import write_result
+    from diffmark.training.photographs import split_photographs
+    from diffmark.training.tiny import open_autoencoder
+
+    settings = read_family_config(config)
+    loaded, autoencoder = load_half(codec, own, deviation)
+    paths = split_photographs(pictures, settings.every).held_out
+    teacher = open_autoencoder(vae) if vae else None
+    found, calibrated = run(loaded, autoencoder, teacher, paths, marked, same_seed, negatives, seed)
+    write_result(out, found, settings, seed)
+    if publish:
+        publish_family(calibrated, autoencoder, publish)
+    typer.echo(out)
