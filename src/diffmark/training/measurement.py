@@ -90,7 +90,7 @@ def measure_codec(
     margins = _margins(detector, autoencoder, unseen, range(skipped + marked, total))
     codec.calibration = Calibration.measure(evidence(margins), {"images": unseen.name.split()[0]})
     found["negatives"] = _describe_negatives(margins, codec, seed)
-    found["blind_tpr_at_1e-3"] = _rate(
+    found["blind_tpr_at_1e-3"] = rate(
         sum(codec.calibration.p_value(score) <= 1e-3 for score in found.pop("evidence")), marked
     )
     codec.provenance = {**codec.provenance, "measured": found}
@@ -120,7 +120,7 @@ def _measure_marked(
                 scores += evidence(logits[..., 1] - logits[..., 0]).tolist()
     return {
         "marked": len(rows),
-        "psnr": {"mean": _round(np.mean(ratios)), "min": _round(min(ratios))},
+        "psnr": {"mean": rounded(np.mean(ratios)), "min": rounded(min(ratios))},
         "attacks": {name: _describe(counts, length) for name, counts in matches.items()},
         "evidence": scores,
     }
@@ -128,12 +128,12 @@ def _measure_marked(
 
 def _describe(matches: list[int], length: int) -> dict[str, Any]:
     counts = np.asarray(matches)
-    figures: dict[str, Any] = {"bit_accuracy": _round(counts.mean() / length)}
-    figures["worst_image"] = _round(counts.min() / length)
-    figures["all_bits_right"] = _rate(int((counts == length).sum()), len(counts))
-    for rate in (rate for rate in (1e-3, 1e-6) if rate >= 0.5**length):
-        threshold = statistics.match_threshold(length, rate)
-        figures[f"tpr_at_{rate:g}"] = _rate(int((counts >= threshold).sum()), len(counts))
+    figures: dict[str, Any] = {"bit_accuracy": rounded(counts.mean() / length)}
+    figures["worst_image"] = rounded(counts.min() / length)
+    figures["all_bits_right"] = rate(int((counts == length).sum()), len(counts))
+    for fpr in (fpr for fpr in (1e-3, 1e-6) if fpr >= 0.5**length):
+        threshold = statistics.match_threshold(length, fpr)
+        figures[f"tpr_at_{fpr:g}"] = rate(int((counts >= threshold).sum()), len(counts))
     return figures
 
 
@@ -157,13 +157,13 @@ def _describe_negatives(margins: np.ndarray, codec: Codec, seed: int) -> dict[st
     threshold = statistics.match_threshold(length, 1e-3)
     return {
         "images": len(bits),
-        "bit_accuracy": _round(matches.mean() / length),
-        "false_positives_at_0.001": _rate(int((matches >= threshold).sum()), len(bits)),
-        "largest_bias_of_a_bit": _round(np.abs(bits.mean(axis=0) - 0.5).max()),
+        "bit_accuracy": rounded(matches.mean() / length),
+        "false_positives_at_0.001": rate(int((matches >= threshold).sum()), len(bits)),
+        "largest_bias_of_a_bit": rounded(np.abs(bits.mean(axis=0) - 0.5).max()),
     }
 
 
-def write_result(path: str | Path, found: dict[str, Any], config: TrainingConfig, seed: int) -> None:
+def write_result(path: str | Path, found: dict[str, Any], config: Any, seed: int) -> None:
     """The figures with what made them: command, config, seed, versions, git revision."""
     document = {**provenance(command(), asdict(config)), "seed": seed, "results": found}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -187,10 +187,11 @@ def _pixels(images: list[Image.Image], codec: Codec) -> Tensor:
     return torch.from_numpy(np.stack([read_image(image).resized(size).pixels() for image in images]))
 
 
-def _rate(successes: int, trials: int) -> dict[str, Any]:
+def rate(successes: int, trials: int) -> dict[str, Any]:
+    """A share with its exact interval."""
     low, high = statistics.clopper_pearson(successes, trials)
-    return {"rate": _round(successes / trials), "interval_95": [_round(low), _round(high)], "of": trials}
+    return {"rate": rounded(successes / trials), "interval_95": [rounded(low), rounded(high)], "of": trials}
 
 
-def _round(value: Any) -> float:
+def rounded(value: Any) -> float:
     return round(float(value), 4)

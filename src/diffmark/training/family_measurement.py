@@ -1,0 +1,256 @@
+"""Figures of a family's codec on photographs that no training opened, through 8-bit images.
+
+embedded    photographs marked with our own small autoencoder, PSNR against the photograph
+same_seed   D(z + delta) of the teacher's autoencoder against D(z), as a pipeline of the family makes them
+negatives   unmarked crops, cut out of the latents of enlarged photographs: an encoder of convolutions gives the
+            latents of a crop as the crop of latents, but for the rim
+
+Every secret is a payload with error correction, so bits and payloads are read from the same images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from diffmark import statistics, vae
+from diffmark.attacks import distortion, everyday
+from diffmark.calibration import Calibration, evidence
+from diffmark.codec import Codec
+from diffmark.detection import Detector
+from diffmark.embedding import embed
+from diffmark.evaluation.metrics import psnr
+from diffmark.images import read_image
+from diffmark.payload import PayloadScheme
+from diffmark.training.measurement import rate, rounded
+from diffmark.training.photographs import centre_square
+from diffmark.vista.training.data import to_tensor, to_uint8
+
+STRENGTHS = (0.5, 0.71, 1.0, 1.41, 2.0)
+SIZES = (
+    (256, 256),
+    (384, 640),
+    (512, 512),
+    (768, 512),
+    (1024, 1024),
+    (1080, 1920),
+    (2048, 2048),
+)  # height, width
+ENLARGED = 768  # pixels a side of the photographs that negatives are cut from
+KEY = bytes(range(32))  # of the payloads that are measured
+
+Change = Callable[[Image.Image, np.random.Generator], Image.Image]
+
+ATTACKS: dict[str, Change] = {
+    "none": lambda image, rng: image,
+    "jpeg_90": lambda image, rng: distortion.jpeg(image, 90, rng),
+    "jpeg_50": lambda image, rng: distortion.jpeg(image, 50, rng),
+    "webp_50": lambda image, rng: everyday.webp(image, 50, rng),
+    "resize_0.5": lambda image, rng: everyday.resize(image, 0.5, rng),
+    "resize_0.75": lambda image, rng: everyday.resize(image, 0.75, rng),
+    "resize_2": lambda image, rng: everyday.resize(image, 2.0, rng),
+    "blur_1": lambda image, rng: distortion.blur(image, 1, rng),
+    "blur_2": lambda image, rng: distortion.blur(image, 2, rng),
+    "noise_0.03": lambda image, rng: distortion.noise(image, 0.03, rng),
+    "noise_0.05": lambda image, rng: distortion.noise(image, 0.05, rng),
+    "brightness_1.5": lambda image, rng: distortion.brightness(image, 1.5, rng),
+    "contrast_1.5": lambda image, rng: distortion.contrast(image, 1.5, rng),
+    "erasing_0.1": lambda image, rng: distortion.erasing(image, 0.1, rng),
+    "rotation_2": lambda image, rng: distortion.rotation(image, 2, rng),
+    "rotation_9": lambda image, rng: distortion.rotation(image, 9, rng),
+    "resized_crop_0.97": lambda image, rng: distortion.resized_crop(image, 0.97, rng),
+    "resized_crop_0.9": lambda image, rng: distortion.resized_crop(image, 0.9, rng),
+}
+
+
+class Reader:
+    """A detector and the secrets of a set of images."""
+
+    def __init__(self, detector: Detector, secrets: np.ndarray, scheme: PayloadScheme) -> None:
+        self.detector, self.secrets, self.scheme = detector, secrets, scheme
+
+    def figures(self, images: Sequence[Image.Image], first: int = 0) -> dict[str, Any]:
+        """Bits, verdicts and payloads of images whose secrets begin at row `first`."""
+        margins = self.margins(images)
+        secrets = self.secrets[first : first + len(images)]
+        matches = ((margins > 0) == secrets).sum(axis=1)
+        length = secrets.shape[1]
+        verified = sum(self.scheme.decode(row).verified for row in margins)
+        found: dict[str, Any] = {
+            "bit_accuracy": rounded(matches.mean() / length),
+            "worst_image": rounded(matches.min() / length),
+            "payload_verified": rate(verified, len(images)),
+        }
+        for fpr in (1e-3, 1e-6):
+            passed = int((matches >= statistics.match_threshold(length, fpr)).sum())
+            found[f"tpr_at_{fpr:g}"] = rate(passed, len(images))
+        return found
+
+    def margins(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """(B, L), read one after the other as files would be."""
+        size = self.detector.codec.config.image_size
+        rows = []
+        for image in images:
+            pixels = torch.from_numpy(read_image(image).resized(size).pixels()[None])
+            logits = self.detector.logits(pixels)
+            rows.append(logits[0, :, 1] - logits[0, :, 0])
+        return np.stack(rows)
+
+
+@torch.no_grad()
+def measure_family(
+    codec: Codec,
+    own: nn.Module,
+    teacher: nn.Module | None,
+    paths: Sequence[Path],
+    marked: int,
+    same_seed: int,
+    negatives: int,
+    seed: int = 0,
+) -> tuple[dict[str, Any], Codec]:
+    """All figures, and the codec with its calibration; `paths` are pictures that were never trained on."""
+    scheme = PayloadScheme(KEY, codec.config.length)
+    rng = np.random.default_rng(seed)
+    accounts = rng.integers(1 << scheme.account_bits, size=len(paths))
+    secrets = np.stack([scheme.encode(int(account), nonce=0) for account in accounts])
+    order = rng.permutation(len(paths))  # the folders hold different kinds of pictures
+    chosen = [paths[i] for i in order]
+    reader = Reader(Detector(codec, own), secrets, scheme)
+    size = codec.config.image_size[0]
+    photographs = [Image.fromarray(centre_square(path, size)) for path in chosen[:marked]]
+    found: dict[str, Any] = {"held_out": len(paths), "payload_bits": [20, 13, 12]}
+    found["embedded"], images = _embedded(reader, own, photographs)
+    found["attacks"] = _attacked(reader, images, seed)
+    found["sizes"] = _sizes(reader, own, photographs[: max(marked // 4, 2)])
+    if teacher is not None and same_seed:
+        other = Reader(Detector(codec, teacher), secrets, scheme)
+        found["autoencoder"] = compare(own, teacher, photographs[:same_seed])
+        found["same_seed"] = _same_seed(other, reader, teacher, photographs[:same_seed])
+    margins = _negatives(codec, own, chosen, negatives, seed)
+    found["negatives"] = _describe_negatives(margins, seed)
+    codec.calibration = Calibration.measure(evidence(margins), {"images": "crops of unseen photographs"})
+    scores = evidence(reader.margins(images))
+    found["blind_tpr_at_1e-3"] = rate(sum(codec.calibration.p_value(s) <= 1e-3 for s in scores), marked)
+    return found, codec
+
+
+def _embedded(
+    reader: Reader, own: nn.Module, photographs: list[Image.Image]
+) -> tuple[list[Any], list[Image.Image]]:
+    """Accuracy and PSNR over strengths, and the marked images of strength 1."""
+    codec, curve, kept = reader.detector.codec, [], []
+    for strength in tqdm(STRENGTHS, desc="embedding", disable=None):
+        images = [
+            embed(image, codec, own, reader.secrets[i], strength) for i, image in enumerate(photographs)
+        ]
+        curve.append({"strength": strength, **_ratios(images, photographs), **reader.figures(images)})
+        kept = images if strength == 1 else kept
+    return curve, kept
+
+
+def _attacked(reader: Reader, images: list[Image.Image], seed: int) -> dict[str, Any]:
+    found = {}
+    for name, change in tqdm(ATTACKS.items(), desc="attacks", disable=None):
+        rngs = (np.random.default_rng([seed, i]) for i in range(len(images)))
+        found[name] = reader.figures([change(image, rng) for image, rng in zip(images, rngs, strict=True)])
+    return found
+
+
+def _sizes(reader: Reader, own: nn.Module, photographs: list[Image.Image]) -> dict[str, Any]:
+    """Photographs stretched to other sizes and aspects before they are marked."""
+    found = {}
+    for height, width in tqdm(SIZES, desc="sizes", disable=None):
+        plain = [image.resize((width, height), Image.Resampling.LANCZOS) for image in photographs]
+        images = [
+            embed(image, reader.detector.codec, own, reader.secrets[i]) for i, image in enumerate(plain)
+        ]
+        found[f"{height}x{width}"] = {**_ratios(images, plain), **reader.figures(images)}
+    return found
+
+
+def _same_seed(
+    reader: Reader, own_reader: Reader, teacher: nn.Module, photographs: list[Image.Image]
+) -> list[dict[str, Any]]:
+    """D(z + s delta) against D(z) with the teacher, read with the teacher's encoder and with our own."""
+    codec = reader.detector.codec
+    latents = [vae.encode(teacher, _tensor(image)) for image in photographs]
+    plain = [_image(vae.decode(teacher, z)) for z in latents]
+    curve = []
+    for strength in tqdm(STRENGTHS, desc="same seed", disable=None):
+        deltas = [strength * codec.delta(reader.secrets[i : i + 1]) for i in range(len(photographs))]
+        images = [_image(vae.decode(teacher, z + delta)) for z, delta in zip(latents, deltas, strict=True)]
+        curve.append(
+            {
+                "strength": strength,
+                **_ratios(images, plain),
+                "read_by_teacher": reader.figures(images),
+                "read_by_own": own_reader.figures(images),
+            }
+        )
+    return curve
+
+
+@torch.no_grad()
+def compare(own: nn.Module, teacher: nn.Module, photographs: list[Image.Image]) -> dict[str, float]:
+    """How near our autoencoder is to the teacher's: correlation of latents, PSNR of round trips."""
+    correlations, ours, theirs = [], [], []
+    for image in photographs:
+        pixels = _tensor(image)
+        z, w = vae.encode(own, pixels), vae.encode(teacher, pixels)
+        correlations.append(float(torch.corrcoef(torch.stack([z.flatten(), w.flatten()]))[0, 1]))
+        ours.append(psnr(_image(vae.decode(own, z)), image))
+        theirs.append(psnr(_image(vae.decode(teacher, w)), image))
+    return {
+        "latent_correlation": rounded(np.mean(correlations)),
+        "round_trip_psnr": rounded(np.mean(ours)),
+        "teachers_round_trip_psnr": rounded(np.mean(theirs)),
+    }
+
+
+def _negatives(codec: Codec, own: nn.Module, paths: Sequence[Path], count: int, seed: int) -> np.ndarray:
+    """Margins of unmarked crops, (count, L)."""
+    each = -(-count // len(paths))
+    height, width = codec.config.height, codec.config.width
+    rows: list[Tensor] = []
+    for number, path in enumerate(tqdm(paths, desc="negatives", disable=None)):
+        z = vae.encode(own, to_tensor(centre_square(path, ENLARGED)[None]))[0]
+        rng = np.random.default_rng([seed, number])
+        tops = rng.integers(z.shape[1] - height + 1, size=each)
+        lefts = rng.integers(z.shape[2] - width + 1, size=each)
+        crops = [z[:, y : y + height, x : x + width] for y, x in zip(tops, lefts, strict=True)]
+        logits = codec.decode(torch.stack(crops))
+        rows.append(logits[..., 1] - logits[..., 0])
+    return torch.cat(rows)[:count].numpy()
+
+
+def _describe_negatives(margins: np.ndarray, seed: int) -> dict[str, Any]:
+    bits = margins > 0
+    length = bits.shape[1]
+    secrets = np.random.default_rng(seed).integers(2, size=bits.shape).astype(bool)
+    matches = (bits == secrets).sum(axis=1)
+    found: dict[str, Any] = {"crops": len(bits), "bit_accuracy": rounded(matches.mean() / length)}
+    for fpr in (1e-2, 1e-3):
+        passed = int((matches >= statistics.match_threshold(length, fpr)).sum())
+        found[f"false_positives_at_{fpr:g}"] = rate(passed, len(bits))
+    found["largest_bias_of_a_bit"] = rounded(np.abs(bits.mean(axis=0) - 0.5).max())
+    return found
+
+
+def _ratios(images: Sequence[Image.Image], plain: Sequence[Image.Image]) -> dict[str, float]:
+    ratios = [psnr(a, b) for a, b in zip(images, plain, strict=True)]
+    return {"psnr": rounded(np.mean(ratios)), "psnr_min": rounded(min(ratios))}
+
+
+def _tensor(image: Image.Image) -> Tensor:
+    return to_tensor(np.asarray(image)[None])
+
+
+def _image(pixels: Tensor) -> Image.Image:
+    return Image.fromarray(to_uint8(pixels)[0])

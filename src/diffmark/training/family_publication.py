@@ -1,0 +1,37 @@
+"""A family's codec and its small autoencoder as they ship: one folder, weights in half precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from diffmark.codec import Codec
+from diffmark.vae import load_vae
+
+
+def load_half(source: str | Path, own: str | Path, deviation: float | None = None) -> tuple[Codec, nn.Module]:
+    """Codec and autoencoder with the weights that half-precision files hold; arithmetic stays in float32."""
+    codec, autoencoder = Codec.from_pretrained(source), load_vae(own)
+    codec.half().float()
+    autoencoder.half().float()
+    if deviation is None:
+        return codec, autoencoder.eval()
+    other = Codec(replace(codec.config, deviation=deviation), codec.calibration, codec.provenance)
+    other.load_state_dict(codec.state_dict())
+    return other.eval(), autoencoder.eval()
+
+
+def publish_family(codec: Codec, autoencoder: nn.Module, folder: str | Path) -> Path:
+    """Write config.json, codec.safetensors and vae/ into `folder`."""
+    from safetensors.torch import load_file, save_file
+
+    folder = codec.save_pretrained(folder, dtype=torch.float16)
+    writer: Any = autoencoder
+    writer.save_pretrained(folder / "vae")
+    weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
+    save_file({name: value.half() for name, value in load_file(weights).items()}, weights)
+    return folder
