@@ -31,9 +31,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from diffmark import __version__
 from diffmark.images import ImageError
 from diffmark.registry import Registry
+from diffmark.registry.access import ROLES
 from diffmark.registry.errors import NotPermitted, RegistryError
 from diffmark.server.batching import OverloadError
 from diffmark.server.models import Answer, Found, Health, KeyOut, KeyRequest, LogEntry
+from diffmark.server.resolver import resolver
 from diffmark.server.service import Service
 from diffmark.server.tokens import Token
 
@@ -85,9 +87,11 @@ def create_app(service: Service) -> FastAPI:
         """A request id, a bound on the body, a count and one log line without contents."""
         number, start = request.headers.get("x-request-id") or uuid.uuid4().hex, time.perf_counter()
         length = request.headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > service.limits.upload_bytes:
+        if "transfer-encoding" in request.headers:  # a body without a length could fill the disk
+            response: Response = JSONResponse({"detail": "a request states its Content-Length"}, 411)
+        elif not length.isdigit() or int(length) > service.limits.upload_bytes:
             limit = service.limits.upload_bytes
-            response: Response = JSONResponse({"detail": f"at most {limit:,} bytes a request"}, 413)
+            response = JSONResponse({"detail": f"at most {limit:,} bytes a request"}, 413)
         else:
             response = await call_next(request)
         response.headers["X-Request-Id"] = number[:64]
@@ -193,6 +197,8 @@ def create_app(service: Service) -> FastAPI:
     def audit(token: Anyone, last: Annotated[int, Query(ge=1, le=1000)] = 20) -> list[LogEntry]:
         """The latest entries of the audit log."""
         return [LogEntry.of(entry) for entry in _registry(token).log(last)]
+
+    app.include_router(resolver(service, Depends(allowed("auditor")), Depends(allowed(*ROLES))))
 
     def _registry(token: Token) -> Registry:
         return service.registry_of(token.name)
