@@ -26,8 +26,8 @@ HEAD = "_audit.json"  # names with an underscore are passed over by readers of P
 class Results:
     """The folder at a path or URL."""
 
-    def __init__(self, place: str, config: dict[str, Any], seconds: float = SECONDS) -> None:
-        self.place, self.seconds = place, seconds
+    def __init__(self, place: str, config: dict[str, Any]) -> None:
+        self.place = place
         self.system, self.path = fsspec.core.url_to_fs(place)
         self.local = isinstance(self.system, fsspec.get_filesystem_class("file"))
         self._waiting: list[pa.Table] = []
@@ -53,7 +53,7 @@ class Results:
         """Rows to be written soon."""
         self._waiting.append(table)
         waited = time.monotonic() - self._written
-        if waited > self.seconds or sum(map(len, self._waiting)) >= ROWS:
+        if waited > SECONDS or sum(map(len, self._waiting)) >= ROWS:
             self.flush()
 
     def flush(self) -> None:
