@@ -1,4 +1,4 @@
-"""Damaged image files: real ones of every format, with bytes flipped, cut, repeated, moved, or numbers made extreme."""
+"""Damaged image files: real ones of every format, with bytes flipped, cut, repeated, or numbers made extreme."""
 
 from __future__ import annotations
 

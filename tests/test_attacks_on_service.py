@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import resource
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import schemathesis
@@ -42,6 +45,35 @@ def headers(service):
         role: {"Authorization": f"Bearer {grant_token(service.registry, f'a-{role}', role)[1]}"}
         for role in ("operator", "auditor", "investigator")
     }
+
+
+def test_more_requests_than_there_is_room_for_are_refused_at_once(service, headers, monkeypatch):
+    """One request holds the only place; the next gets 503, health answers, and afterwards there is room again."""
+    gate, entered = threading.Event(), threading.Event()
+    real = service.detect
+
+    def slow(*arguments):
+        entered.set()
+        assert gate.wait(60)
+        return real(*arguments)
+
+    monkeypatch.setattr(service, "detect", slow)
+    monkeypatch.setattr(service, "limits", replace(LIMITS, requests=1))
+    (image,) = mutated(1, seed=9)
+    with TestClient(create_app(service)) as client, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(service, "close", lambda: None)
+
+        def ask():
+            return client.post("/v1/detect", headers=headers["auditor"], files={"images": image})
+
+        first = pool.submit(ask)
+        assert entered.wait(60)
+        second = ask()
+        assert (second.status_code, second.headers["retry-after"]) == (503, "2")
+        assert client.get("/health").status_code == 200
+        gate.set()
+        assert first.result(60).status_code in (200, 422)
+        assert ask().status_code in (200, 422)
 
 
 def bombard(client, headers, count, seed):

@@ -1,4 +1,4 @@
-"""Every route of the service, found by asking the application: without a token, or with a wrong one, none answers."""
+"""Every route of the service, as it describes itself: without a token, or with a wrong one, none answers."""
 
 from __future__ import annotations
 

@@ -82,9 +82,12 @@ def create_app(service: Service) -> FastAPI:
     Operator = Annotated[Token, Depends(allowed("operator"))]
     Anyone = Annotated[Token, Depends(allowed("operator", "auditor", "investigator"))]
 
+    active = 0
+
     @app.middleware("http")
     async def trace(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         """A request id, a bound on the body, a count and one log line without contents."""
+        nonlocal active
         number, start = request.headers.get("x-request-id") or uuid.uuid4().hex, time.perf_counter()
         length = request.headers.get("content-length", "0")
         if "transfer-encoding" in request.headers:  # a body without a length could fill the disk
@@ -92,8 +95,14 @@ def create_app(service: Service) -> FastAPI:
         elif not length.isdigit() or int(length) > service.limits.upload_bytes:
             limit = service.limits.upload_bytes
             response = JSONResponse({"detail": f"at most {limit:,} bytes a request"}, 413)
+        elif active >= service.limits.requests and request.url.path.startswith("/v1"):
+            response = await overloaded(request, OverloadError(f"{active} requests are being served already"))
         else:
-            response = await call_next(request)
+            active += 1
+            try:
+                response = await call_next(request)
+            finally:
+                active -= 1
         response.headers["X-Request-Id"] = number[:64]
         seconds = time.perf_counter() - start
         route = getattr(request.scope.get("route"), "path", "none")
@@ -120,7 +129,7 @@ def create_app(service: Service) -> FastAPI:
         return JSONResponse({"detail": "the request took too long"}, 504, {"Retry-After": RETRY_AFTER})
 
     @app.get("/health", tags=["state"])
-    def health() -> Health:
+    async def health() -> Health:
         """The process is alive. No token needed."""
         return Health(status="ok", version=__version__)
 
