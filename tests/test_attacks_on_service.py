@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import resource
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import schemathesis
+import uvicorn
 from conftest import _build, tiny_codec
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, Phase, given, settings
@@ -103,37 +105,55 @@ def test_ten_thousand_damaged_files(client, headers):
     assert client.get("/ready").status_code == 200
 
 
-def explore(client, headers, examples):
-    """Requests made from the description, valid and not, in each role."""
-    schema = schemathesis.openapi.from_asgi("/openapi.json", client.app)
-    met = set()
+@pytest.fixture
+def address(service, monkeypatch):
+    """Of the service on a real port."""
+    monkeypatch.setattr(service, "close", lambda: None)  # other tests go on with it
+    server = uvicorn.Server(uvicorn.Config(create_app(service), port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(60)
+
+
+def explore(address, headers, examples):
+    """Requests made from the description, valid and not, in each role; returns the statuses of each role."""
+    schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
+    met: set[tuple[str, int]] = set()
     for operation in schema.get_all_operations():
-        operation = operation.ok()
         for role, token in headers.items():
-
-            @settings(
-                max_examples=examples,
-                deadline=None,
-                derandomize=True,
-                database=None,
-                phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            )
-            @given(case=operation.as_strategy())
-            def hit(case, token=token, role=role):
-                answer = case.call(session=client, headers=token)
-                met.add((role, answer.status_code))
-                assert answer.status_code < 500, (case.method, case.path, answer.status_code, answer.text)
-
-            hit()
+            probe(operation.ok(), role, token, examples, met)
     return met
 
 
-def test_requests_made_from_the_description_meet_no_server_error(client, headers):
-    met = explore(client, headers, 4)
+def probe(operation, role, token, examples, met):
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy())
+    def hit(case):
+        answer = case.call(headers=token)
+        met.add((role, answer.status_code))
+        assert answer.status_code < 500, (case.method, case.path, answer.status_code, answer.text)
+
+    hit()
+
+
+def test_requests_made_from_the_description_meet_no_server_error(address, headers):
+    met = explore(address, headers, 4)
     assert {("auditor", 403), ("operator", 422), ("auditor", 200)} <= met
 
 
 @pytest.mark.slow
-def test_many_requests_made_from_the_description(client, headers):
-    explore(client, headers, 150)
+def test_many_requests_made_from_the_description(address, headers):
+    explore(address, headers, 150)
