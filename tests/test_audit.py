@@ -281,12 +281,13 @@ def test_kill_9_and_resume_on_ray(tmp_path, settings):
     killed_and_resumed(tmp_path, settings, workers=2, count=200, kills=[1, 2])
 
 
+@pytest.mark.slow
 def test_ray_gives_the_rows_of_one_process(tmp_path, settings):
     place = many(tmp_path, 30)
     make_tar(place / "a.tar", 12)
     pq.write_table(pa.table({"image": [png(100 + seed) for seed in range(10)]}), place / "b.parquet")
     run(place, tmp_path / "here", settings)
-    finished = start(place, tmp_path / "ray", settings, workers=1)
+    finished = start(place, tmp_path / "ray", settings, workers=2)
     finished.communicate(timeout=280)
     assert finished.returncode == 0
     here, there = (
