@@ -136,7 +136,8 @@ def _ray(workers: int) -> Any:
     import logging
     import os
 
-    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")  # it is said here what went wrong
+    for name, level in (("RAY_DATA_LOG_LEVEL", "ERROR"), ("RAY_BACKEND_LOG_LEVEL", "fatal")):
+        os.environ.setdefault(name, level)  # what goes wrong is raised here
     try:
         import ray
         import ray.data
