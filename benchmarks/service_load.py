@@ -15,6 +15,7 @@ import io
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -65,11 +66,11 @@ def main() -> None:
             wait_until_ready(port, server)
             load = os.getloadavg()[0]
             answers, health = asyncio.run(bombard(port, tokens, options.seconds))
-            peak = peak_memory(server.pid)
+            peak, inside = peak_memory(server.pid), seen_inside(port)
         finally:
             server.terminate()
             server.wait(60)
-    row = summary(answers, health, options.seconds) | {"server_peak_mb": peak}
+    row = summary(answers, health, options.seconds) | inside | {"server_peak_mb": peak}
     config = vars(options) | {
         "image": "128x128 PNG",
         "cores": len(os.sched_getaffinity(0)),
@@ -111,7 +112,8 @@ async def bombard(port: int, tokens: list[str], seconds: float) -> tuple[list[An
             start = time.perf_counter()
             try:
                 answer = await http.request(method, path, **options)
-            except httpx.HTTPError:
+            except httpx.HTTPError as error:
+                print(f"{path}: {error!r}", file=sys.stderr)
                 into.append((0, time.perf_counter() - start))
                 return None
             into.append((answer.status_code, time.perf_counter() - start))
@@ -155,6 +157,18 @@ def summary(answers: list[Answer], health: list[Answer], seconds: float) -> dict
 
 def quantile(values: list[float], percent: int) -> float | None:
     return float(np.percentile(values, percent)) if values else None
+
+
+def seen_inside(port: int) -> dict[str, float]:
+    """Mean seconds from a request's arrival in the application to its answer: without the clients' delays."""
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
+    found = {}
+    for route, name in (("/v1/detect", "answered"), ("none", "refused")):
+        values = re.findall(rf'diffmark_seconds_(sum|count){{route="{route}"}} (\S+)', text)
+        sums = {kind: float(value) for kind, value in values}
+        if sums:
+            found[f"{name}_mean_inside_s"] = sums["sum"] / sums["count"]
+    return found
 
 
 def peak_memory(pid: int) -> float:
