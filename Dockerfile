@@ -6,10 +6,11 @@ RUN python -m venv /opt/diffmark
 ENV PATH=/opt/diffmark/bin:$PATH
 WORKDIR /build
 COPY constraints.txt pyproject.toml README.md LICENSE ./
-# torch comes first, from its index of CPU builds: the packages that depend on it then keep it.
-RUN pip install --index-url https://download.pytorch.org/whl/cpu -c constraints.txt torch
+# torch comes first: its CPU build counts as the newer one, and the packages that depend on it then keep it.
+RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt torch
 COPY src src
-RUN pip install -c constraints.txt '.[serve,postgres,heif,c2pa]'
+RUN pip install -c constraints.txt '.[serve,postgres,heif,c2pa]' \
+    && python -c "import torch; assert torch.version.cuda is None, torch.__version__"
 
 FROM python:3.11-slim-bookworm
 RUN useradd --system --uid 10001 --home-dir /data --shell /usr/sbin/nologin diffmark \
