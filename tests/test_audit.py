@@ -140,6 +140,12 @@ def test_globs_and_single_files(folder):
         find(str(folder / "*.xyz"))
 
 
+def test_the_rows_of_an_audit_are_not_its_input(folder, settings):
+    for expected in ({"undecided": 10, "error": 1}, {}):
+        shards, _ = find(str(folder), out=str(folder / "out"))
+        assert sum(audit(shards, str(folder / "out"), settings), Counter()) == expected
+
+
 def make_tar(path, count=5):
     with tarfile.open(path, "w") as tar:
         for seed in range(count):

@@ -22,6 +22,8 @@ from diffmark.server.limits import Limits
 from diffmark.server.service import Service
 from diffmark.server.tokens import grant_token
 
+pytest_plugins = ("postgres",)
+
 HANDLE = base64.b64encode(bytes(range(16))).decode()
 ACTIONS = ("c2pa.created", "c2pa.watermarked.bound")
 
@@ -176,34 +178,35 @@ def test_errors_name_the_file(tmp_path, pem):
         active_only(b"\0\0\0\x09junk!")
 
 
-def test_the_registry_keeps_manifests_under_handles(registry, tmp_path):
-    key, other = registry.issue("user-1"), registry.issue("user-2")
-    handle = registry.manifests.handle(key.hex)
-    assert len(base64.b64decode(handle)) == 16
-    assert handle == registry.manifests.handle(key.hex) != registry.manifests.handle(other.hex)
-    for name in ("urn:c2pa:1", "urn:c2pa:2"):
-        registry.manifests.put(name, key.hex, name.encode())
-    registry.manifests.put("urn:c2pa:3", other.hex, b"three")
-    with pytest.raises(RegistryError, match="is there already"):
-        registry.manifests.put("urn:c2pa:1", key.hex, b"again")
-    assert set(registry.manifests.with_handle(handle)) == {"urn:c2pa:1", "urn:c2pa:2"}
-    assert len(registry.manifests.with_handle(handle, 1)) == 1
-    assert registry.manifests.of(registry.identify_bits(other.hex)) == [("urn:c2pa:3", 1.0)]
-    assert registry.manifests.of(registry.identify_bits(int(key) ^ 0xFFFFFFFF)) == []
-    assert registry.manifests.get("urn:c2pa:1") == b"urn:c2pa:1"
-    assert registry.manifests.get("urn:c2pa:9") is None
-    with pytest.raises(RegistryError, match="not a key of the registry"):
-        registry.manifests.handle("0" * 16)
-    registry.access.grant("alice", "auditor")
-    with Registry.open(registry.store.place, actor="alice") as alice:
-        assert alice.manifests.get("urn:c2pa:1") == b"urn:c2pa:1"
-        with pytest.raises(NotPermitted):
-            alice.manifests.put("urn:c2pa:4", key.hex, b"")
-    assert registry.verify().ok
-    backup(registry, tmp_path / "backup")
-    restore(tmp_path / "backup", f"sqlite:///{tmp_path / 'new.db'}")
-    with Registry.open(f"sqlite:///{tmp_path / 'new.db'}", actor="root") as restored:
-        assert set(restored.manifests.with_handle(handle)) == {"urn:c2pa:1", "urn:c2pa:2"}
+def test_the_registry_keeps_manifests_under_handles(url, tmp_path):
+    with Registry.open(url, actor="root") as registry:
+        key, other = registry.issue("user-1"), registry.issue("user-2")
+        handle = registry.manifests.handle(key.hex)
+        assert len(base64.b64decode(handle)) == 16
+        assert handle == registry.manifests.handle(key.hex) != registry.manifests.handle(other.hex)
+        for name in ("urn:c2pa:1", "urn:c2pa:2"):
+            registry.manifests.put(name, key.hex, name.encode())
+        registry.manifests.put("urn:c2pa:3", other.hex, b"three")
+        with pytest.raises(RegistryError, match="is there already"):
+            registry.manifests.put("urn:c2pa:1", key.hex, b"again")
+        assert set(registry.manifests.with_handle(handle)) == {"urn:c2pa:1", "urn:c2pa:2"}
+        assert len(registry.manifests.with_handle(handle, 1)) == 1
+        assert registry.manifests.of(registry.identify_bits(other.hex)) == [("urn:c2pa:3", 1.0)]
+        assert registry.manifests.of(registry.identify_bits(int(key) ^ 0xFFFFFFFF)) == []
+        assert registry.manifests.get("urn:c2pa:1") == b"urn:c2pa:1"
+        assert registry.manifests.get("urn:c2pa:9") is None
+        with pytest.raises(RegistryError, match="not a key of the registry"):
+            registry.manifests.handle("0" * 16)
+        registry.access.grant("alice", "auditor")
+        with Registry.open(url, actor="alice") as alice:
+            assert alice.manifests.get("urn:c2pa:1") == b"urn:c2pa:1"
+            with pytest.raises(NotPermitted):
+                alice.manifests.put("urn:c2pa:4", key.hex, b"")
+        assert registry.verify().ok
+        backup(registry, tmp_path / "backup")
+        restore(tmp_path / "backup", f"sqlite:///{tmp_path / 'new.db'}")
+        with Registry.open(f"sqlite:///{tmp_path / 'new.db'}", actor="root") as restored:
+            assert set(restored.manifests.with_handle(handle)) == {"urn:c2pa:1", "urn:c2pa:2"}
 
 
 def test_a_backup_from_before_manifests_is_restored(registry, tmp_path):

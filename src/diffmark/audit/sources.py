@@ -45,8 +45,11 @@ class Shard:
     first: int = 0  # row of the file
 
 
-def find(place: str, column: str | None = None) -> tuple[list[Shard], int | None]:
-    """The shards of a file, folder or glob, and how many images that is, if it can be told without reading all."""
+def find(place: str, column: str | None = None, out: str | None = None) -> tuple[list[Shard], int | None]:
+    """The shards of a file, folder or glob, and how many images that is, if it can be told without reading all.
+
+    What lies in the folder `out` is passed over: rows of an audit are not its input.
+    """
     system, path = fsspec.core.url_to_fs(place)
     if system.isdir(path):
         names = sorted(
@@ -58,6 +61,9 @@ def find(place: str, column: str | None = None) -> tuple[list[Shard], int | None
         names = [path]
     else:
         raise FileNotFoundError(f"{place}: no such file or folder")
+    if out is not None:
+        own, rows = fsspec.core.url_to_fs(out)
+        names = [name for name in names if own != system or not name.startswith(rows.rstrip("/") + "/")]
     if not names:
         raise FileNotFoundError(f"{place}: holds no images, tars or Parquet files")
     whole = [

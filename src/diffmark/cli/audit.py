@@ -49,7 +49,7 @@ def audit(
     from diffmark.progress import track
 
     settings = Settings(codec, vae, fpr, batch_size, device)
-    shards, total = find(place, column)
+    shards, total = find(place, column, out)
     counts: Counter[str] = Counter()
     start = time.monotonic()
     with opened(registry, actor, index=True) if registry else nullcontext() as keys:
