@@ -147,7 +147,8 @@ def test_keys_are_issued_and_revoked(client, headers, service):
     assert client.delete(f"/v1/keys/{key}", headers=operator).status_code == 204
     assert client.delete(f"/v1/keys/{key}", headers=operator).status_code == 409
     assert client.delete("/v1/keys/xyz", headers=operator).status_code == 422
-    assert client.post("/v1/keys", headers=operator, json={"principal": ""}).status_code == 422
+    for wrong in ("", "\n", "x" * 300, "ann@example.org"):
+        assert client.post("/v1/keys", headers=operator, json={"principal": wrong}).status_code == 422
     assert service.registry.list_keys(principal="user-9")[0].status == "revoked"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,13 @@ def generate_into(
     orders: Iterable[Order],
     sampling: Sampling | None = None,
     provenance: dict[str, Any] | None = None,
+    finish: Callable[[Path, Bits, str], dict[str, Any]] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Make each order's image in `folder` and yield its record, which is also a line of images.jsonl.
 
     The image is complete before its line is written, and the line is on disk before the next image starts.
-    Images that are there already are kept: new ones take the next numbers.
+    Images that are there already are kept: new ones take the next numbers. `finish` gets each image's file, secret
+    and media type before the image takes its place, may sign the file, and returns what to add to the record.
     """
     folder, sampling = Path(folder), sampling or Sampling()
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,6 +84,7 @@ def generate_into(
             path = folder / f"{number:05d}.png"
             partial = path.with_suffix(".part")
             image.save(partial, "PNG")
+            added = finish(partial, order.secret, "image/png") if finish else {}
             os.replace(partial, path)
             record = {
                 "file": path.name,
@@ -96,6 +99,7 @@ def generate_into(
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 "diffmark": __version__,
                 **(provenance or {}),
+                **added,
             }
             records.write(json.dumps(record) + "\n")
             records.flush()

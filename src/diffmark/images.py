@@ -17,6 +17,20 @@ ImageLike = Any  # path, bytes, PIL image, numpy array (H, W[, C]), torch tensor
 
 # Pillow can open more, PostScript through Ghostscript among it: not for files from strangers.
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "AVIF", "HEIF", "TIFF", "BMP", "GIF", "JPEG2000", "PPM", "ICO")
+EXTENSIONS = {
+    ".png",
+    ".jpg",
+    ".jpeg",
+    ".webp",
+    ".avif",
+    ".heic",
+    ".heif",
+    ".tif",
+    ".tiff",
+    ".bmp",
+    ".gif",
+    ".jp2",
+}  # what counts as an image in a folder
 
 try:
     import pillow_heif

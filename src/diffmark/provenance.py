@@ -21,6 +21,10 @@ PACKAGES = (
     "numba",
     "SQLAlchemy",
     "faiss-cpu",
+    "pyarrow",
+    "ray",
+    "fastapi",
+    "c2pa-python",
 )
 
 

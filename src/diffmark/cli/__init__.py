@@ -10,6 +10,8 @@ import typer
 
 from diffmark.cli import (
     attack,
+    audit,
+    c2pa,
     detect,
     embed,
     evaluate,
@@ -38,6 +40,8 @@ app.command("attack")(attack.attack)
 app.command("evaluate")(evaluate.evaluate)
 app.command("identify")(identify.identify)
 app.command("info")(info.info)
+app.command("audit")(audit.audit)
+app.add_typer(c2pa.app, name="c2pa")
 app.add_typer(secret.app, name="secret")
 app.add_typer(keys.app, name="keys")
 app.add_typer(registry.app, name="registry")

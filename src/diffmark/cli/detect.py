@@ -13,21 +13,6 @@ import typer
 
 from diffmark.cli.payloads import read_scheme
 
-EXTENSIONS = {
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".webp",
-    ".avif",
-    ".heic",
-    ".heif",
-    ".tif",
-    ".tiff",
-    ".bmp",
-    ".gif",
-    ".jp2",
-}
-
 
 def detect(
     images: Annotated[
@@ -64,6 +49,8 @@ def detect(
 
 def expand(names: Iterable[str], stdin: Iterable[str]) -> Iterator[Path]:
     """Every file that the names stand for, in order, folders sorted."""
+    from diffmark.images import EXTENSIONS
+
     for name in names:
         if name == "-":
             yield from expand((line.strip() for line in stdin if line.strip()), [])

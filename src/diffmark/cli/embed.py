@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from diffmark.cli.c2pa import Chain, PrivateKey, signing
+from diffmark.cli.opening import Actor, Url, opened
 
 FORMATS = (".png", ".jpg", ".jpeg", ".webp")
 QUALITY = 95  # of lossy formats; PNG takes no notice
@@ -22,6 +26,10 @@ def embed(
     vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
     secret: Annotated[str, typer.Option(help="Hex digits, or 'random' for a fresh one an image.")] = "random",
     strength: Annotated[float, typer.Option(help="Scale of the mark.")] = 1.0,
+    c2pa_cert: Chain = None,
+    c2pa_key: PrivateKey = None,
+    registry: Url = None,
+    actor: Actor = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
 ) -> None:
     """Add a mark to images that already exist; their detail, size and metadata are kept."""
@@ -35,11 +43,18 @@ def embed(
     targets = _targets(paths, out)
     detector = Detector.from_pretrained(codec, vae)
     length = detector.codec.config.length
-    for path, target in track(zip(paths, targets, strict=True), "marking", len(paths)):
-        bits = random_secrets(1, length)[0] if secret == "random" else from_hex(secret, length)
-        save(mark(path, detector.codec, detector.vae, bits, strength), path, target)
-        record = {"source": str(path), "file": str(target), "secret": to_hex(bits), "strength": strength}
-        typer.echo(json.dumps(record) if as_json else f"{target}  secret {to_hex(bits)}")
+    with opened(registry, actor) if c2pa_cert or c2pa_key else nullcontext() as keys:
+        finish = signing(keys, c2pa_cert, c2pa_key)
+        if finish and keys is not None:
+            if secret == "random":
+                raise typer.BadParameter("a manifest names a key of the registry: give --secret")
+            keys.manifests.check([from_hex(secret, length)])
+        for path, target in track(zip(paths, targets, strict=True), "marking", len(paths)):
+            bits = random_secrets(1, length)[0] if secret == "random" else from_hex(secret, length)
+            save(mark(path, detector.codec, detector.vae, bits, strength), path, target)
+            record = {"source": str(path), "file": str(target), "secret": to_hex(bits), "strength": strength}
+            record |= finish(target, bits, parent=path) if finish else {}
+            typer.echo(json.dumps(record) if as_json else f"{target}  secret {to_hex(bits)}")
 
 
 def _targets(paths: list[Path], out: Path) -> list[Path]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffmark.cli.c2pa import Chain, PrivateKey, signing
+from diffmark.cli.opening import Actor, Url, opened
 from diffmark.cli.payloads import read_scheme
 
 if TYPE_CHECKING:
     from diffmark.codec import Codec
     from diffmark.generation import Order
     from diffmark.payload import PayloadScheme
+    from diffmark.registry import Registry
 
 
 def generate(
@@ -24,6 +28,9 @@ def generate(
     ] = "vista",
     codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
     secret: Annotated[str, typer.Option(help="Hex digits, or 'random' for a fresh one an image.")] = "random",
+    principal: Annotated[
+        str | None, typer.Option(help="Issue a key of the registry an image, to this principal.")
+    ] = None,
     payload_key: Annotated[
         Path | None, typer.Option(help="Write payloads under the key in this file (diffmark secret key).")
     ] = None,
@@ -41,6 +48,10 @@ def generate(
     strength: Annotated[float, typer.Option(help="Scale of the mark; 0 leaves the image unmarked.")] = 1.0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for PNGs and images.jsonl.")] = Path("generated"),
+    c2pa_cert: Chain = None,
+    c2pa_key: PrivateKey = None,
+    registry: Url = None,
+    actor: Actor = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
 ) -> None:
     """Generate images that carry a secret."""
@@ -53,19 +64,38 @@ def generate(
     texts = _prompts(prompt, prompts)
     loaded = Codec.from_pretrained(codec)
     scheme = read_scheme(payload_key, payload_bits, loaded.config.length)
-    orders = _orders(texts * count, loaded, secret, scheme, account, seed)
-    pipe = load_pipeline(model, device)
-    pipe.set_progress_bar_config(disable=True)
     sampling = Sampling(
         steps or default_steps(model),
         guidance or default_guidance(model),
         strength,
         Injection(injection) if injection else None,
     )
-    made = generate_into(out, pipe, loaded, orders, sampling, {"model": model, "codec": codec})
-    for record in track(made, "generating", len(orders)):
-        line = f"{out / record['file']}  secret {record['secret']}  seed {record['seed']}  {record['prompt']}"
-        typer.echo(json.dumps(record) if as_json else line)
+    made_by = {"model": model, "codec": codec}
+    with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:
+        finish = signing(keys, c2pa_cert, c2pa_key)
+        if principal is not None and keys is not None:
+            orders = _issued(texts * count, keys, principal, secret, scheme, seed)
+        else:
+            orders = _orders(texts * count, loaded, secret, scheme, account, seed)
+        if finish and keys is not None:
+            keys.manifests.check(order.secret for order in orders)
+        pipe = load_pipeline(model, device)
+        pipe.set_progress_bar_config(disable=True)
+        made = generate_into(out, pipe, loaded, orders, sampling, made_by, finish)
+        for record in track(made, "generating", len(orders)):
+            line = f"{out / record['file']}  secret {record['secret']}  seed {record['seed']}  {record['prompt']}"
+            typer.echo(json.dumps(record) if as_json else line)
+
+
+def _issued(
+    texts: list[str], keys: Registry, principal: str, secret: str, scheme: PayloadScheme | None, seed: int
+) -> list[Order]:
+    from diffmark.generation import Order
+
+    if secret != "random" or scheme is not None:
+        raise typer.BadParameter("--principal issues the secret: leave out --secret and --payload-key")
+    issued = keys.issue_many([principal] * len(texts), reason="generate")
+    return [Order(text, issued[i].secret, seed + i) for i, text in enumerate(texts)]
 
 
 def _prompts(prompt: str | None, file: Path | None) -> list[str]:

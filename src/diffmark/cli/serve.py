@@ -46,7 +46,8 @@ def serve(
     with opened(url, actor, index=True) as registry:
         detector = Detector.from_pretrained(codec, vae, fpr=fpr).to(find_device())
         app = create_app(Service(detector, registry))
-        uvicorn.run(app, host=host, port=port, log_config=LOGGING, access_log=False)
+        # Connections are kept for longer than proxies keep theirs, so that the service closes none under a request.
+        uvicorn.run(app, host=host, port=port, log_config=LOGGING, access_log=False, timeout_keep_alive=75)
 
 
 @tokens.command()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
+import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, create_engine, delete, func, select
 
 from diffmark.registry import audit, schema
 from diffmark.registry.access import current_actor
-from diffmark.registry.errors import RegistryError
+from diffmark.registry.errors import RegistryError, explained
 from diffmark.registry.progress import watched
 from diffmark.registry.registry import Registry
 from diffmark.registry.store import Store
@@ -49,10 +54,9 @@ def restore(path: Path, url: str, actor: str | None = None, reason: str = "") ->
     """Fill the empty registry at `url` from a backup; returns the number of keys. Checks the audit log first."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file: give the backup to restore")
-    source = Store(f"sqlite:///file:{path.absolute()}?mode=ro&uri=true")
     target = Store(url)
     try:
-        with source.read() as reading, target.write() as writing:
+        with _opened(path) as source, source.read() as reading, target.write() as writing:
             problems = audit.verify(reading).problems
             if problems:
                 raise RegistryError(f"{path}: the audit log of this backup is broken: {'; '.join(problems)}")
@@ -64,9 +68,28 @@ def restore(path: Path, url: str, actor: str | None = None, reason: str = "") ->
             count = target.count(writing)
             audit.append(writing, actor or current_actor(), "", "restore", reason, path.name, count)
     finally:
-        source.close()
         target.close()
     return count
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Store]:
+    """A backup to read; one of an older version is brought up to date in a copy, the file stays as it is."""
+    url = f"sqlite:///file:{path.absolute()}?mode=ro&uri=true"
+    engine = create_engine(url)
+    with explained(str(path), sqlite3.Error), engine.connect() as connection:
+        if not connection.dialect.has_table(connection, "migrations"):
+            raise RegistryError(f"{path} is not a backup of a registry")
+        old = bool(schema.pending(connection))
+    engine.dispose()
+    with tempfile.TemporaryDirectory() as folder:
+        if old:
+            url = f"sqlite:///{shutil.copy(path, folder)}"
+        store = Store(url)
+        try:
+            yield store
+        finally:
+            store.close()
 
 
 def _copy(source: Connection, target: Connection) -> None:

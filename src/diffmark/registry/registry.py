@@ -21,6 +21,7 @@ from diffmark.registry.cache import cache_path
 from diffmark.registry.errors import RegistryError
 from diffmark.registry.identities import Identities
 from diffmark.registry.keys import IssuedKeys, Key, check_principals, key_of
+from diffmark.registry.manifests import Manifests
 from diffmark.registry.query import Query
 from diffmark.registry.search import Searcher
 from diffmark.registry.store import Store
@@ -39,6 +40,7 @@ class Registry:
         self.searcher = searcher
         self.access = access
         self.identities = Identities(access)
+        self.manifests = Manifests(access)
 
     @classmethod
     def open(

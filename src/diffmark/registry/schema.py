@@ -6,6 +6,7 @@ Times are microseconds since 1970, UTC. A key is stored as the signed 64-bit num
 
 from __future__ import annotations
 
+import secrets
 import time
 import uuid
 
@@ -14,6 +15,7 @@ from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, Met
 from diffmark.registry.errors import RegistryError
 from diffmark.registry.index import STARTS, WIDTHS
 
+HANDLE_KEY = "handle_key"  # setting: hex of the key that makes the public handles of keys
 CACHE_ID = "cache"  # setting: a cache with another id is of other rows; a restored registry gets a new one
 metadata = MetaData()
 _number = BigInteger().with_variant(Integer, "sqlite")  # SQLite's INTEGER has 64 bits and makes the row id
@@ -65,6 +67,15 @@ identities = Table(
     Column("principal", Text, primary_key=True),
     Column("sealed", LargeBinary, nullable=False),
     Column("sealing_key", Text, nullable=False),  # fingerprint, so that rotation knows what is left
+)
+manifests = Table(
+    "manifests",
+    metadata,
+    Column("id", Text, primary_key=True),  # the URN of the active manifest
+    Column("key_id", BigInteger, nullable=False),
+    Column("handle", Text, nullable=False, index=True),
+    Column("created", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),  # the manifest store, JUMBF
 )
 migrations = Table(
     "migrations", metadata, Column("name", Text, primary_key=True), Column("time", BigInteger, nullable=False)
@@ -131,7 +142,13 @@ def create_governance(connection: Connection) -> None:
         table.create(connection)
 
 
-MIGRATIONS = (create_keys, create_audit, create_governance)
+def create_manifests(connection: Connection) -> None:
+    """C2PA manifests of marked images, and the key of the handles that they name keys by."""
+    manifests.create(connection)
+    connection.execute(settings.insert().values(name=HANDLE_KEY, value=secrets.token_hex(32)))
+
+
+MIGRATIONS = (create_keys, create_audit, create_governance, create_manifests)
 
 
 def pending(connection: Connection) -> list[str]:

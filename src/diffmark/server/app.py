@@ -31,9 +31,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from diffmark import __version__
 from diffmark.images import ImageError
 from diffmark.registry import Registry
+from diffmark.registry.access import ROLES
 from diffmark.registry.errors import NotPermitted, RegistryError
 from diffmark.server.batching import OverloadError
 from diffmark.server.models import Answer, Found, Health, KeyOut, KeyRequest, LogEntry
+from diffmark.server.resolver import resolver
 from diffmark.server.service import Service
 from diffmark.server.tokens import Token
 
@@ -80,16 +82,27 @@ def create_app(service: Service) -> FastAPI:
     Operator = Annotated[Token, Depends(allowed("operator"))]
     Anyone = Annotated[Token, Depends(allowed("operator", "auditor", "investigator"))]
 
+    active = 0
+
     @app.middleware("http")
     async def trace(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         """A request id, a bound on the body, a count and one log line without contents."""
+        nonlocal active
         number, start = request.headers.get("x-request-id") or uuid.uuid4().hex, time.perf_counter()
         length = request.headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > service.limits.upload_bytes:
+        if "transfer-encoding" in request.headers:  # a body without a length could fill the disk
+            response: Response = JSONResponse({"detail": "a request states its Content-Length"}, 411)
+        elif not length.isdigit() or int(length) > service.limits.upload_bytes:
             limit = service.limits.upload_bytes
-            response: Response = JSONResponse({"detail": f"at most {limit:,} bytes a request"}, 413)
+            response = JSONResponse({"detail": f"at most {limit:,} bytes a request"}, 413)
+        elif active >= service.limits.requests and request.url.path.startswith("/v1"):
+            response = await overloaded(request, OverloadError(f"{active} requests are being served already"))
         else:
-            response = await call_next(request)
+            active += 1
+            try:
+                response = await call_next(request)
+            finally:
+                active -= 1
         response.headers["X-Request-Id"] = number[:64]
         seconds = time.perf_counter() - start
         route = getattr(request.scope.get("route"), "path", "none")
@@ -116,7 +129,7 @@ def create_app(service: Service) -> FastAPI:
         return JSONResponse({"detail": "the request took too long"}, 504, {"Retry-After": RETRY_AFTER})
 
     @app.get("/health", tags=["state"])
-    def health() -> Health:
+    async def health() -> Health:
         """The process is alive. No token needed."""
         return Health(status="ok", version=__version__)
 
@@ -193,6 +206,8 @@ def create_app(service: Service) -> FastAPI:
     def audit(token: Anyone, last: Annotated[int, Query(ge=1, le=1000)] = 20) -> list[LogEntry]:
         """The latest entries of the audit log."""
         return [LogEntry.of(entry) for entry in _registry(token).log(last)]
+
+    app.include_router(resolver(service, Depends(allowed("auditor")), Depends(allowed(*ROLES))))
 
     def _registry(token: Token) -> Registry:
         return service.registry_of(token.name)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from diffmark.detection import Detection
 from diffmark.registry.answers import Identification
 from diffmark.registry.audit import Entry
+from diffmark.registry.keys import check_principals
 
 
 class Health(BaseModel):
@@ -78,6 +79,12 @@ class KeyRequest(BaseModel):
     principal: str = Field(min_length=1, max_length=200, examples=["user-42"])
     context: dict[str, str] | None = Field(None, examples=[{"model": "vista"}])
     reason: str = Field("", max_length=500)
+
+    @field_validator("principal")
+    @classmethod
+    def _is_a_pseudonym(cls, value: str) -> str:
+        check_principals([value])
+        return value
 
 
 class KeyOut(BaseModel):

@@ -1,0 +1,216 @@
+"""C2PA: signed manifests that name the mark, so that stripped metadata can be found again through the image itself.
+
+A manifest holds a `c2pa.soft-binding` assertion with our algorithm and the key's public handle, and the action
+`c2pa.watermarked.bound` (C2PA 2.4). It holds neither the secret nor the prompt nor a file's name.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diffmark import __version__
+
+if TYPE_CHECKING:
+    import c2pa
+
+ALGORITHM = "org.diffmark.latent64.1"  # 64 bits in the latents, read by this project's decoder
+GENERATED = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
+FORMATS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
+_NO_COPIES = {"builder": {"thumbnail": {"enabled": False}}, "verify": {"remote_manifest_fetch": False}}
+
+
+class ManifestError(ValueError):
+    """A file has no manifest, or cannot be signed; the message names it and says why."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a manifest says and whether that holds."""
+
+    manifest: str  # URN
+    generator: str
+    signer: str
+    signature: str  # trusted, valid (by a signer that is not among the trusted ones) or broken
+    content: str  # unchanged, or changed: these are not the bytes that were signed
+    algorithm: str | None  # of the soft binding
+    value: str | None
+    actions: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class ManifestSigner:
+    """Signs images with a certificate chain and a private key, both PEM files."""
+
+    def __init__(self, chain: Path, key: Path) -> None:
+        library = _library()
+        info = library.C2paSignerInfo(_algorithm(key), chain.read_bytes(), key.read_bytes(), None)
+        try:
+            self._signer = library.Signer.from_info(info)
+        except library.C2paError as error:
+            raise ManifestError(f"{chain} and {key} cannot sign: {error}") from error
+
+    def sign(
+        self, path: Path, handle: str, kind: str | None = None, parent: Path | None = None
+    ) -> tuple[str, bytes]:
+        """Put a manifest into the image at `path`; pixels and other metadata stay. Returns its URN and its bytes.
+
+        `kind` is the media type, by default after the suffix. `parent` is the image before it was marked; without
+        one the image counts as generated.
+        """
+        library = _library()
+        kind = kind or _kind(path)
+        name = f"urn:c2pa:{uuid.uuid4()}"
+        partial = path.with_name(path.name + ".signed")
+        context = library.Context.from_dict(_NO_COPIES)
+        try:
+            with library.Builder(_definition(name, handle, parent is None), context) as builder:
+                if parent is not None:
+                    _add_parent(builder, parent)
+                with path.open("rb") as source, partial.open("w+b") as signed:
+                    data = builder.sign(self._signer, kind, source, signed)
+        except library.C2paError as error:
+            partial.unlink(missing_ok=True)
+            raise ManifestError(f"{path}: cannot be signed: {error}") from error
+        os.replace(partial, path)
+        return name, bytes(data)
+
+
+def inspect(image: Path, anchors: Path | None = None, manifest: bytes | None = None) -> Inspection:
+    """The manifest in a file, or a recovered one against a file; `anchors` are PEMs of roots to trust."""
+    library = _library()
+    settings: dict[str, Any] = dict(_NO_COPIES)
+    if anchors is not None:
+        settings["trust"] = {"trust_anchors": anchors.read_text()}
+    data = image.read_bytes()
+    try:
+        context = library.Context.from_dict(settings)
+        with library.Reader(None, io.BytesIO(data), manifest, context) as reader:
+            document = json.loads(reader.json())
+    except library.C2paError.ManifestNotFound as error:
+        raise ManifestError(f"{image}: has no C2PA manifest") from error
+    except library.C2paError as error:
+        raise ManifestError(f"{image}: its manifest cannot be read: {error}") from error
+    return _inspection(document, trusting=anchors is not None)
+
+
+def active_only(data: bytes) -> bytes:
+    """A manifest store with nothing but its active manifest, which is the last box in it."""
+    outer = _boxes(data)
+    if len(outer) != 1 or len(boxes := _boxes(outer[0][8:])) < 2:
+        raise ManifestError("this is not a manifest store")
+    content = boxes[0] + boxes[-1]
+    return (len(content) + 8).to_bytes(4, "big") + b"jumb" + content
+
+
+def _boxes(data: bytes) -> list[bytes]:
+    """JUMBF: a box is its length (4 bytes), its type (4 bytes) and its content."""
+    found, start = [], 0
+    while start < len(data):
+        length = int.from_bytes(data[start : start + 4], "big")
+        if length < 8 or start + length > len(data):
+            raise ManifestError("this is not a manifest store")
+        found.append(data[start : start + length])
+        start += length
+    return found
+
+
+def _definition(name: str, handle: str, generated: bool) -> dict[str, Any]:
+    agent = {"name": "DiffMark", "version": __version__}
+    actions: list[dict[str, Any]] = [{"action": "c2pa.watermarked.bound", "softwareAgent": agent}]
+    if generated:
+        made = {"action": "c2pa.created", "digitalSourceType": GENERATED, "softwareAgent": agent}
+        actions.insert(0, made)
+    else:
+        actions.insert(0, {"action": "c2pa.opened", "parameters": {"ingredientIds": ["parent"]}})
+    binding = {"alg": ALGORITHM, "blocks": [{"scope": {}, "value": handle}]}
+    return {
+        "label": name,
+        "claim_generator_info": [agent],
+        "assertions": [
+            {"label": "c2pa.actions.v2", "data": {"actions": actions}},
+            {"label": "c2pa.soft-binding", "data": binding},
+        ],
+    }
+
+
+def _add_parent(builder: c2pa.Builder, parent: Path) -> None:
+    with parent.open("rb") as file:
+        builder.add_ingredient({"relationship": "parentOf", "label": "parent"}, _kind(parent), file)
+
+
+def _inspection(document: dict[str, Any], trusting: bool) -> Inspection:
+    active = document["manifests"][document["active_manifest"]]
+    assertions = {item["label"].split("__")[0]: item["data"] for item in active["assertions"]}
+    binding = assertions.get("c2pa.soft-binding") or {}
+    actions = (assertions.get("c2pa.actions.v2") or assertions.get("c2pa.actions") or {}).get("actions", [])
+    failures = document.get("validation_results", {}).get("activeManifest", {}).get("failure", [])
+    codes = [failure["code"] for failure in failures]
+    changed = any(code.startswith(("assertion.dataHash", "assertion.bmffHash")) for code in codes)
+    untrusted = "signingCredential.untrusted" in codes or not trusting
+    broken = [
+        failure
+        for failure in failures
+        if not failure["code"].startswith(("assertion.dataHash", "assertion.bmffHash"))
+        and failure["code"] != "signingCredential.untrusted"
+    ]
+    generator = (active.get("claim_generator_info") or [{}])[0]
+    return Inspection(
+        manifest=document["active_manifest"],
+        generator=f"{generator.get('name', 'unknown')} {generator.get('version', '')}".strip(),
+        signer=str(active.get("signature_info", {}).get("common_name", "unknown")),
+        signature="broken" if broken else "valid" if untrusted else "trusted",
+        content="changed" if changed else "unchanged",
+        algorithm=binding.get("alg"),
+        value=next((block.get("value") for block in binding.get("blocks", [])), None),
+        actions=tuple(action["action"] for action in actions),
+        problems=tuple(f"{failure['code']}: {failure.get('explanation', '')}" for failure in broken),
+    )
+
+
+def _kind(path: Path) -> str:
+    kind = FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise ManifestError(
+            f"{path}: manifests go into {', '.join(FORMATS)}, got {path.suffix or 'no suffix'!r}"
+        )
+    return kind
+
+
+def _algorithm(path: Path) -> Any:
+    """The signature algorithm that a private key serves."""
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    algorithms = _library().C2paSigningAlg
+    try:
+        key = load_pem_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError) as error:
+        raise ManifestError(f"{path}: not a private key in PEM without a passphrase: {error}") from error
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        sizes = {256: algorithms.ES256, 384: algorithms.ES384, 521: algorithms.ES512}
+        return sizes[key.curve.key_size]
+    if isinstance(key, rsa.RSAPrivateKey):
+        return algorithms.PS256
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return algorithms.ED25519
+    raise ManifestError(
+        f"{path}: C2PA signs with elliptic curves, RSA or Ed25519, not with {type(key).__name__}"
+    )
+
+
+def _library() -> Any:
+    try:
+        import c2pa
+    except ImportError as error:
+        raise ImportError("C2PA needs the extra `c2pa`: pip install 'diffmark[c2pa]'") from error
+    return c2pa
