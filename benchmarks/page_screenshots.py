@@ -1,6 +1,6 @@
 """Pictures of the auditor's page for the docs, taken in Chromium from a running service.
 
-    python benchmarks/page_screenshots.py        # needs playwright and Debian's chromium; writes docs/images/page-*.webp
+python benchmarks/page_screenshots.py        # needs playwright and Debian's chromium; writes docs/images/page-*.webp
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def png(image: Image.Image) -> bytes:
 
 def main() -> None:
     detector = Detector.from_pretrained("vista")
-    plain, photo = painted_scenes(2, FIRST)
+    photo, plain = painted_scenes(2, FIRST)
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         registry = Registry.open(f"sqlite:///{folder}/registry.db", actor="root")
         registry.import_keys(np.random.default_rng(1).integers(0, 2**64, KEYS, np.uint64))
@@ -107,13 +107,15 @@ def main() -> None:
             shoot(wide, "verdict", whole=True)
             wide.pdf(path=Path(folder) / "report.pdf")
             wide.get_by_role("button", name="Clear").click()
-            upload(wide, ("beach.png", photo))
+            upload(wide, ("forest.png", photo))
             shoot(wide, "no-match")
             wide.get_by_role("button", name="Clear").click()
             upload(wide, ("collage.png", composed))
             wide.get_by_label("Show where the mark is").check()
             shoot(wide, "collage")
-            narrow = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark", has_touch=True)
+            narrow = browser.new_page(
+                viewport={"width": 390, "height": 844}, color_scheme="dark", has_touch=True
+            )
             sign_in(narrow, address, token)
             upload(narrow, ("shared.png", marked))
             shoot(narrow, "phone", whole=True)

@@ -43,7 +43,7 @@ class EvidenceMap:
     def overlay(self, image: ImageLike) -> Image.Image:
         """The picture in grey, coloured where the evidence is."""
         picture = read_image(image).image
-        opacity = np.clip((self.scores - FAINT) / (STRONG - FAINT), 0, 1) * 0.75
+        opacity = np.clip((self.scores - FAINT) / (STRONG - FAINT), 0, 1) * 0.6
         mask = Image.fromarray(np.rint(opacity * 255).astype(np.uint8))
         mask = mask.resize(picture.size, Image.Resampling.BICUBIC)
         return Image.composite(

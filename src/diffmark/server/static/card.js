@@ -118,7 +118,7 @@ function showMap(card, { scores }) {
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(canvas.width, canvas.height);
   scores.flat().forEach((score, place) => {
-    const opacity = Math.min(Math.max((score - FAINT) / (STRONG - FAINT), 0), 1) * 0.75;
+    const opacity = Math.min(Math.max((score - FAINT) / (STRONG - FAINT), 0), 1) * 0.6;
     pixels.data.set([...COLOUR, Math.round(255 * opacity)], 4 * place);
   });
   context.putImageData(pixels, 0, 0);

@@ -1,7 +1,7 @@
 // What an answer means, in words. Pure functions of the service's answers.
 
 const SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
-const PARTIAL = 0.7; // share of the picture below which the evidence is called partial
+const PARTIAL = 0.8; // share of the picture below which the evidence is called partial
 const number = (value) => value.toLocaleString("en");
 
 // "3 in 10¹¹", "2 in 1,000": a probability for people.
