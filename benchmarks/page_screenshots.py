@@ -1,6 +1,6 @@
 """Pictures of the auditor's page for the docs, taken in Chromium from a running service.
 
-python benchmarks/page_screenshots.py        # needs playwright and Debian's chromium; writes docs/images/page-*.webp
+python benchmarks/page_screenshots.py      # writes docs/images/page-*.webp; needs playwright and chromium
 """
 
 from __future__ import annotations
