@@ -218,7 +218,7 @@ def test_on_a_phone_nothing_sticks_out(visit, site):
 def test_other_roles_get_what_they_may(visit, site):
     page = visit("operator")
     give(page, ("a.png", site["marked"]))
-    page.get_by_role("heading", name="This image carries a mark.").wait_for()
+    page.get_by_role("heading", name="This image seems to carry a mark.").wait_for()
     assert "user-42" not in page.locator("main").inner_text()
     page = visit(None)
     page.get_by_label("Token").fill(site["tokens"]["investigator"])

@@ -144,12 +144,13 @@ def write_page(out: Path, cases: list[Case], others: int) -> None:
 
 
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>DiffMark demonstration</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark"><style>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><style>
 :root{--paper:#faf8f4;--ink:#1f2528;--soft:#5c666b;--line:#e0dcd3;--yes:#0d5f5c;--no:#6b7479}
 @media (prefers-color-scheme:dark){
 :root{--paper:#15191b;--ink:#e7e9e7;--soft:#a0abb0;--line:#323b3f;--yes:#7cccc1;--no:#94a0a6}}
-body{font:1rem/1.55 system-ui,sans-serif;max-width:76rem;margin:0 auto;padding:2rem 1rem 3rem;background:var(--paper);
-color:var(--ink)}
+body{font:1rem/1.55 system-ui,sans-serif;max-width:76rem;margin:0 auto;padding:2rem 1rem 3rem;
+background:var(--paper);color:var(--ink)}
 h1,h2{font-family:"Iowan Old Style",Palatino,"URW Palladio L",P052,Georgia,serif;line-height:1.25;margin:0}
 h1{font-size:clamp(1.7rem,1.2rem + 2vw,2.4rem)}h2{font-size:1.35rem}
 p{margin:.3rem 0 .9rem;color:var(--soft);max-width:52rem}
@@ -161,8 +162,8 @@ b{display:block;font-weight:600}.yes{color:var(--yes)}.no{color:var(--no)}
 code{font-size:.7em;font-weight:400;color:var(--soft)}
 </style>
 <h1>Whose image is it?</h1><p>Each account's image was generated with and without its key, attacked, read back, and
-held against {{keys}} keys. A name appears only where the chance of a false match is at most one in a million. The last
-picture of each row is the difference that the mark makes, ten times as strong.</p>
+held against {{keys}} keys. A name appears only where the chance of a false match is at most one in a million.
+The last picture of each row is the difference that the mark makes, ten times as strong.</p>
 {{rows}}</html>
 """
 

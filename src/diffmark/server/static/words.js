@@ -2,6 +2,7 @@
 
 const SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 const PARTIAL = 0.8; // share of the picture below which the evidence is called partial
+const ACCIDENT = "On other kinds of pictures, such as photographs, that happens by accident more often.";
 const number = (value) => value.toLocaleString("en");
 
 // "3 in 10¹¹", "2 in 1,000": a probability for people.
@@ -31,8 +32,12 @@ export function verdict(result) {
   if (found.verdict === "marked") {
     return {
       kind: "stranger",
-      headline: "No match: there seems to be a mark, but none of your keys fits it.",
-      sentences: [best, "It may have been damaged, or written with a key that is not in this registry."],
+      headline: "No key matches.",
+      sentences: [
+        best,
+        "The decoder is surer of its bits than is usual without a mark: the mark may be damaged, or its key may not be "
+          + `in this registry. ${ACCIDENT}`,
+      ],
     };
   }
   return {
@@ -66,8 +71,8 @@ function named({ answer, found }) {
 function anonymous(found) {
   const ask = "Whose it is, an auditor's token can ask.";
   if (found.verdict === "marked") {
-    const sure = `Of unmarked images, ${chance(found.p_value)} are read as surely.`;
-    return { kind: "named", headline: "This image carries a mark.", sentences: [sure, ask] };
+    const sure = `Of the unmarked images that the codec was calibrated on, ${chance(found.p_value)} are read as surely.`;
+    return { kind: "stranger", headline: "This image seems to carry a mark.", sentences: [sure, ACCIDENT, ask] };
   }
   return {
     kind: "none",
