@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import debian
 import pytest
 
 _numbers = itertools.count()
@@ -81,16 +82,5 @@ def find_programs() -> Path | None:
 
 def install() -> Path | str:
     """Install Debian's package; the folder of its programs, or why there is none."""
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        return "it is not installed, and installing it needs root and apt-get"
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ["apt-get", "update", "-qq"],
-        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"],
-    ):
-        done = subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        if done.returncode != 0:
-            return f"{' '.join(command)} failed: {done.stdout[-500:]}"
-    return find_programs() or "apt-get installed it, but initdb is not where Debian puts it"
+    failure = debian.install("postgresql")
+    return failure or find_programs() or "apt-get installed it, but initdb is not where Debian puts it"

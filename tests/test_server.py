@@ -66,6 +66,9 @@ def files(*contents):
 ROUTES = [
     ("POST", "/v1/detect", {"files": files(png())}, {"auditor", "operator"}),
     ("POST", "/v1/identify", {"files": files(png())}, {"auditor"}),
+    ("POST", "/v1/examine", {"files": {"image": png()}}, {"auditor", "operator"}),
+    ("POST", "/v1/generate", {"json": {"principal": "user-1", "prompt": "a hill"}}, {"operator"}),
+    ("GET", "/v1/me", {}, {"auditor", "operator", "investigator"}),
     ("POST", "/v1/embed", {"files": {"image": png()}, "data": {"secret": "0" * 16}}, {"operator"}),
     ("POST", "/v1/keys", {"json": {"principal": "user-1"}}, {"operator"}),
     ("DELETE", "/v1/keys/0000000000000000", {}, {"operator"}),

@@ -125,8 +125,8 @@ def write_page(out: Path, cases: list[Case], others: int) -> None:
     for case in cases:
         difference = ImageChops.difference(case.plain, case.marked).point(lambda level: min(255, 10 * level))
         figures = []
-        for name, image in {**versions(case), "difference x10": difference}.items():
-            file = f"{case.account}-{name.replace(' ', '-').lower()}.png"
+        for name, image in {**versions(case), "difference ×10": difference}.items():
+            file = f"{case.account}-{name.replace(' ×', '-').replace(' ', '-').lower()}.png"
             image.save(out / file)
             said = ""
             if name in case.answers:
@@ -137,20 +137,33 @@ def write_page(out: Path, cases: list[Case], others: int) -> None:
                 f'<figure><img src="{file}" alt="{name}"><figcaption>{name} {said}</figcaption></figure>'
             )
         head = f"<h2>{case.account} <code>{case.secret}</code></h2>"
-        prompt = f"<p>{html.escape(case.prompt)}, {case.psnr:.1f} dB</p>"
+        prompt = f"<p>“{html.escape(case.prompt)}”; marked and plain differ by {case.psnr:.1f} dB PSNR.</p>"
         rows.append(f"<section>{head}{prompt}<div>{''.join(figures)}</div></section>")
     page = PAGE.replace("{{keys}}", f"{others + len(cases):,}").replace("{{rows}}", "\n".join(rows))
-    (out / "index.html").write_text(page)
+    (out / "index.html").write_text(page, encoding="utf-8")
 
 
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>DiffMark demonstration</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><style>
-body{font:16px/1.5 system-ui,sans-serif;max-width:78rem;margin:2rem auto;padding:0 1rem;color:#222}
-h2{margin:2rem 0 0}p{margin:0 0 .5rem;color:#555}div{display:flex;flex-wrap:wrap;gap:.75rem}
-figure{margin:0;width:11.5rem}img{width:100%;height:11.5rem;object-fit:contain;background:#eee;border-radius:.4rem}
-figcaption{font-size:.85rem}.yes{color:#176b2c}.no{color:#8a5a00}code{font-size:.8em;color:#777}</style>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><style>
+:root{--paper:#faf8f4;--ink:#1f2528;--soft:#5c666b;--line:#e0dcd3;--yes:#0d5f5c;--no:#6b7479}
+@media (prefers-color-scheme:dark){
+:root{--paper:#15191b;--ink:#e7e9e7;--soft:#a0abb0;--line:#323b3f;--yes:#7cccc1;--no:#94a0a6}}
+body{font:1rem/1.55 system-ui,sans-serif;max-width:76rem;margin:0 auto;padding:2rem 1rem 3rem;
+background:var(--paper);color:var(--ink)}
+h1,h2{font-family:"Iowan Old Style",Palatino,"URW Palladio L",P052,Georgia,serif;line-height:1.25;margin:0}
+h1{font-size:clamp(1.7rem,1.2rem + 2vw,2.4rem)}h2{font-size:1.35rem}
+p{margin:.3rem 0 .9rem;color:var(--soft);max-width:52rem}
+section{border-top:1px solid var(--line);margin-top:1.8rem;padding-top:1.4rem}
+div{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(9.5rem,45%),1fr));gap:1rem .9rem}
+figure{margin:0}img{display:block;width:100%;aspect-ratio:1;object-fit:contain;border-radius:.5rem}
+figcaption{font-size:.875rem;margin-top:.35rem;color:var(--soft)}
+b{display:block;font-weight:600}.yes{color:var(--yes)}.no{color:var(--no)}
+code{font-size:.7em;font-weight:400;color:var(--soft)}
+</style>
 <h1>Whose image is it?</h1><p>Each account's image was generated with and without its key, attacked, read back, and
-held against {{keys}} keys. A name appears only where the chance of a false match is at most one in a million.</p>
+held against {{keys}} keys. A name appears only where the chance of a false match is at most one in a million.
+The last picture of each row is the difference that the mark makes, ten times as strong.</p>
 {{rows}}</html>
 """
 

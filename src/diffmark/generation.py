@@ -29,6 +29,7 @@ class Order:
     secret: Bits
     seed: int
     account: int | None = None
+    negative_prompt: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,20 @@ class Sampling:
     injection: Injection | None = None  # None: the codec's own
 
 
-def generate(pipe: Any, codec: Codec, order: Order, sampling: Sampling | None = None) -> Any:
-    """The PIL image of one order."""
+def generate(
+    pipe: Any,
+    codec: Codec,
+    order: Order,
+    sampling: Sampling | None = None,
+    on_step: Callable[[], None] | None = None,
+) -> Any:
+    """The PIL image of one order. `on_step` is called after each step; what it raises ends the work."""
     sampling = sampling or Sampling()
+    options: dict[str, Any] = {}
+    if order.negative_prompt:
+        options["negative_prompt"] = order.negative_prompt
+    if on_step:
+        options["callback_on_step_end"] = lambda pipe, step, time, values: on_step() or values
     generator = torch.Generator("cpu").manual_seed(order.seed)  # the same image on every device
     with watermark(pipe, codec, order.secret, sampling.strength, sampling.injection):
         output = pipe(
@@ -51,6 +63,7 @@ def generate(pipe: Any, codec: Codec, order: Order, sampling: Sampling | None = 
             num_inference_steps=sampling.steps,
             guidance_scale=sampling.guidance,
             generator=generator,
+            **options,
         )
     if any(getattr(output, "nsfw_content_detected", None) or ()):
         raise UnmarkableError(

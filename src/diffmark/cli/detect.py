@@ -7,11 +7,14 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from diffmark.cli.payloads import read_scheme
+
+if TYPE_CHECKING:
+    from diffmark.detection import Detector
 
 
 def detect(
@@ -28,6 +31,9 @@ def detect(
     fpr: Annotated[float, typer.Option(help="False-positive rate that a verdict is stated at.")] = 1e-3,
     batch_size: Annotated[int, typer.Option(min=1, help="Images decoded at once.")] = 8,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
+    maps: Annotated[
+        Path | None, typer.Option(help="Folder for a picture of each image that shows where the mark is.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
 ) -> None:
     """Read secrets from images.
@@ -44,7 +50,22 @@ def detect(
     detector.payload = read_scheme(payload_key, payload_bits, detector.codec.config.length)
     found = detector.to(find_device(device)).scan(paths, secret or None)
     outcomes = track(found, "reading", len(paths))
+    if maps:
+        outcomes = mapped(outcomes, paths, detector, maps)
     raise typer.Exit(report(outcomes, paths, as_json))
+
+
+def mapped(outcomes: Iterator[Any], paths: list[Path], detector: Detector, folder: Path) -> Iterator[Any]:
+    """Pass outcomes on and write an evidence map of each: for the given secret, or else for the bits read."""
+    from diffmark.evidence import EvidenceMapper
+
+    folder.mkdir(parents=True, exist_ok=True)
+    mapper = EvidenceMapper(detector)
+    for number, (path, outcome) in enumerate(zip(paths, outcomes, strict=True)):
+        if not isinstance(outcome, Exception):
+            found = mapper.map(path, outcome.matched_secret)
+            found.overlay(path).save(folder / f"{number:05d}-{path.stem}.png")
+        yield outcome
 
 
 def expand(names: Iterable[str], stdin: Iterable[str]) -> Iterator[Path]:

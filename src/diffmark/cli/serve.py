@@ -34,18 +34,28 @@ def serve(
     codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
     vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
     fpr: Annotated[float, typer.Option(help="False-positive rate of verdicts.")] = 1e-3,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model of /v1/generate: an embedded one, a pipeline's folder, or a hub id. "
+            "By default Vista for codecs of its family, none for others."
+        ),
+    ] = None,
 ) -> None:
-    """Start the HTTP service. TLS is the job of a proxy in front of it."""
+    """Start the HTTP service and the auditor's page. TLS is the job of a proxy in front of it."""
     import uvicorn
 
     from diffmark.detection import Detector
     from diffmark.pipelines import find_device
     from diffmark.server.app import create_app
+    from diffmark.server.painting import Painter
     from diffmark.server.service import Service
 
     with opened(url, actor, index=True) as registry:
         detector = Detector.from_pretrained(codec, vae, fpr=fpr).to(find_device())
-        app = create_app(Service(detector, registry))
+        model = model or ("vista" if detector.codec.config.family == "vista" else None)
+        painter = Painter.load(model, detector.codec) if model else None
+        app = create_app(Service(detector, registry, painter=painter))
         # Connections are kept for longer than proxies keep theirs, so that the service closes none under a request.
         uvicorn.run(app, host=host, port=port, log_config=LOGGING, access_log=False, timeout_keep_alive=75)
 

@@ -9,6 +9,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from concurrent.futures import TimeoutError
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -34,7 +35,18 @@ from diffmark.registry import Registry
 from diffmark.registry.access import ROLES
 from diffmark.registry.errors import NotPermitted, RegistryError
 from diffmark.server.batching import OverloadError
-from diffmark.server.models import Answer, Found, Health, KeyOut, KeyRequest, LogEntry
+from diffmark.server.models import (
+    Answer,
+    Caller,
+    Examination,
+    Found,
+    GenerateRequest,
+    Health,
+    KeyOut,
+    KeyRequest,
+    LogEntry,
+)
+from diffmark.server.page import add_page
 from diffmark.server.resolver import resolver
 from diffmark.server.service import Service
 from diffmark.server.tokens import Token
@@ -128,6 +140,8 @@ def create_app(service: Service) -> FastAPI:
     async def too_slow(request: Request, error: TimeoutError) -> JSONResponse:
         return JSONResponse({"detail": "the request took too long"}, 504, {"Retry-After": RETRY_AFTER})
 
+    add_page(app)
+
     @app.get("/health", tags=["state"])
     async def health() -> Health:
         """The process is alive. No token needed."""
@@ -149,6 +163,19 @@ def create_app(service: Service) -> FastAPI:
         """Prometheus."""
         service.metrics.waiting.set(service.batcher.waiting)
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/v1/me", tags=["state"])
+    def me(token: Anyone) -> Caller:
+        """What the token is good for."""
+        return Caller(
+            name=token.name,
+            role=token.role,
+            expires=token.expires,
+            upload_bytes=service.limits.upload_bytes,
+            pixels=service.limits.pixels,
+            image_size=list(service.detector.codec.config.image_size),
+            model=service.painter.model if service.painter else None,
+        )
 
     @app.post("/v1/detect", tags=["images"])
     def detect(
@@ -175,6 +202,29 @@ def create_app(service: Service) -> FastAPI:
         if together:
             return [Answer.of(registry.identify_together(found, top, reason=reason))]
         return [Answer.of(answer) for answer in registry.identify_many(found, top, reason=reason)]
+
+    @app.post("/v1/examine", tags=["images"])
+    def examine(
+        token: Reader,
+        image: Annotated[UploadFile, File(description="The image.")],
+        reason: Annotated[str, Form(max_length=500, description="Why; goes into the audit log.")] = "",
+        top: Annotated[int, Form(ge=1, le=100)] = 5,
+    ) -> Examination:
+        """All there is to say about one image: its bits, whose key it carries, where in it the mark is."""
+        (upload,) = _uploads([image])
+        return service.examine(upload, token, reason, top)
+
+    @app.post("/v1/generate", tags=["images"], response_class=Response)
+    def generate(token: Operator, request: GenerateRequest) -> Response:
+        """A marked image, as PNG, under a fresh key for the principal (X-Diffmark-Key, X-Diffmark-Seed)."""
+        if service.painter is None:
+            raise HTTPException(409, "this service has no model: start it with --model")
+        try:
+            made = service.generate(service.painter, request, token.name)
+        except ValueError as error:  # a principal or a prompt that will not do
+            raise HTTPException(422, str(error)) from error
+        headers = {"X-Diffmark-Key": made.key, "X-Diffmark-Seed": str(made.seed)}
+        return Response(made.png, media_type="image/png", headers=headers)
 
     @app.post("/v1/embed", tags=["images"], response_class=Response)
     def embed(

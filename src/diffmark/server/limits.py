@@ -18,6 +18,8 @@ class Limits:
     seconds: float = 30.0  # until a request is given up
     per_minute: float = 120.0  # requests a token
     burst: int = 30
+    painting: int = 4  # requests to generate at a time, the one at work included
+    painting_seconds: float = 120.0  # until a request to generate is given up
 
 
 class RateLimiter:

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, Field, field_validator
 
 from diffmark.detection import Detection
+from diffmark.evidence import EvidenceMap
 from diffmark.registry.answers import Identification
 from diffmark.registry.audit import Entry
 from diffmark.registry.keys import check_principals
@@ -57,6 +58,7 @@ class Answer(BaseModel):
     answer: str = Field(examples=["user-42, family-wise error 3e-11"])
     principal: str | None
     family_wise: float
+    rate: float | None = Field(description="Family-wise error that a name may have.", examples=[1e-6])
     keys: int
     candidates: list[CandidateOut]
 
@@ -70,9 +72,70 @@ class Answer(BaseModel):
             answer=str(verdict),
             principal=verdict.principal,
             family_wise=verdict.family_wise,
+            rate=verdict.rate,
             keys=found.keys,
             candidates=candidates,
         )
+
+
+class Evidence(BaseModel):
+    """Where in the image the mark is."""
+
+    secret: str = Field(description="The key that the map speaks for, as hex.", examples=["3f9c01d2a4b8e677"])
+    way: str = Field(examples=["matched"])
+    scores: list[list[float]] = Field(description="Rows of standard deviations above chance.")
+
+
+class Examination(BaseModel):
+    """All there is to say about one image."""
+
+    found: Found
+    margins: list[float] = Field(description="How sure each bit is; positive reads 1.")
+    width: int
+    height: int
+    answer: Answer | None = Field(description="None if the token may not ask for names.")
+    evidence: Evidence | None = Field(description="None if no mark was found.")
+
+    @classmethod
+    def of(
+        cls,
+        found: Detection,
+        size: tuple[int, int],
+        identification: Identification | None,
+        evidence: EvidenceMap | None,
+    ) -> Examination:
+        return cls(
+            found=Found.of(found),
+            margins=found.to_dict()["margins"],
+            width=size[0],
+            height=size[1],
+            answer=Answer.of(identification) if identification else None,
+            evidence=Evidence(**evidence.to_dict()) if evidence else None,
+        )
+
+
+class Caller(BaseModel):
+    """What a token is good for, and what a request may be."""
+
+    name: str
+    role: str = Field(examples=["auditor"])
+    expires: int = Field(description="Seconds since 1970.")
+    upload_bytes: int
+    pixels: int
+    image_size: list[int] = Field(
+        description="Height and width that images are read at.", examples=[[256, 256]]
+    )
+    model: str | None = Field(description="The model behind /v1/generate.", examples=["vista"])
+
+
+class GenerateRequest(BaseModel):
+    principal: str = Field(min_length=1, max_length=200, examples=["user-42"])
+    prompt: str = Field(min_length=1, max_length=1000, examples=["snowy mountains at dawn above a lake"])
+    negative_prompt: str = Field("", max_length=1000)
+    seed: int | None = Field(None, ge=0, lt=2**63, description="Random if left out.")
+    steps: int = Field(50, ge=1, le=100)
+    guidance: float | None = Field(None, ge=1, le=30, description="What suits the model if left out.")
+    reason: str = Field("", max_length=500)
 
 
 class KeyRequest(BaseModel):

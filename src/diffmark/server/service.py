@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from diffmark.detection import Detection, Detector
 from diffmark.embedding import embed
-from diffmark.images import ImageError, read_image
+from diffmark.evidence import EvidenceMapper
+from diffmark.images import ImageError, Picture, read_image
 from diffmark.registry import Registry
 from diffmark.registry.access import Access
 from diffmark.secret import as_secrets
 from diffmark.server.batching import Batcher
+from diffmark.server.lane import Lane
 from diffmark.server.limits import Limits, RateLimiter
-from diffmark.server.tokens import Tokens
+from diffmark.server.models import Examination, GenerateRequest
+from diffmark.server.tokens import Token, Tokens
+
+if TYPE_CHECKING:  # it needs diffusers, which detection does not
+    from diffmark.server.painting import Painter, Painting
+
+MAPS = 32  # evidence maps that may wait
 
 
 class Metrics:
@@ -38,12 +48,16 @@ class Service:
     registry: Registry
     limits: Limits = field(default_factory=Limits)
     capacity: int = 256  # images that may wait
+    painter: Painter | None = None  # for /v1/generate
 
     def __post_init__(self) -> None:
         self.batcher = Batcher(self.detector, self.capacity)
         self.tokens = Tokens(self.registry.store.engine)
         self.limiter = RateLimiter(self.limits)
         self.metrics = Metrics()
+        self.mapper = EvidenceMapper(self.detector)
+        self.mapping = Lane("maps", MAPS)
+        self.painting = Lane("generation", self.limits.painting)
 
     def detect(self, uploads: Sequence[tuple[str, bytes]], secret: str | None = None) -> list[Detection]:
         """Detections in the order of the uploads, decoded together with those of other requests."""
@@ -52,21 +66,38 @@ class Service:
             secrets = None if secret is None else as_secrets(secret, length)
         except ValueError as error:
             raise ImageError(str(error)) from error
-        pictures = []
-        for name, data in uploads:
-            try:
-                pictures.append(
-                    read_image(data, self.limits.pixels).resized(self.detector.codec.config.image_size)
-                )
-            except ImageError as error:
-                raise ImageError(str(error).replace("bytes:", f"{name}:", 1)) from error
+        size = self.detector.codec.config.image_size
+        pictures = [self._read(upload).resized(size) for upload in uploads]
         futures = [self.batcher.submit(picture) for picture in pictures]
         found = []
-        for (name, _), picture, future in zip(uploads, pictures, futures, strict=True):
+        for picture, future in zip(pictures, futures, strict=True):
             logits = future.result(self.limits.seconds)
-            found.append(self.detector.decide(logits, secrets, name, picture.notes))
+            found.append(self.detector.decide(logits, secrets, picture.source, picture.notes))
             self.metrics.images.labels(found[-1].verdict).inc()
         return found
+
+    def _read(self, upload: tuple[str, bytes]) -> Picture:
+        name, data = upload
+        try:
+            return replace(read_image(data, self.limits.pixels), source=name)
+        except ImageError as error:
+            raise ImageError(str(error).replace("bytes:", f"{name}:", 1)) from error
+
+    def examine(self, upload: tuple[str, bytes], token: Token, reason: str, top: int) -> Examination:
+        """Detection, identification if the token's role may, and the evidence map if there is a mark."""
+        picture = self._read(upload)
+        native = picture.resized(self.detector.codec.config.image_size)
+        logits = self.batcher.submit(native).result(self.limits.seconds)
+        found = self.detector.decide(logits, None, picture.source, picture.notes)
+        self.metrics.images.labels(found.verdict).inc()
+        answer = None
+        if token.role == "auditor":
+            answer = self.registry_of(token.name).identify(found, top, reason=reason)
+        secret = answer.candidates[0].key if answer and answer.verdict else None
+        evidence = None
+        if secret or found.marked:
+            evidence = self.mapping.run(lambda: self.mapper.map(native, secret), self.limits.seconds)
+        return Examination.of(found, picture.image.size, answer, evidence)
 
     def embed(self, upload: tuple[str, bytes], secret: str, strength: float) -> bytes:
         """The marked image as PNG."""
@@ -74,11 +105,26 @@ class Service:
             secrets = as_secrets(secret, self.detector.codec.config.length)
         except ValueError as error:
             raise ImageError(str(error)) from error
-        picture = read_image(upload[1], self.limits.pixels)
-        marked = embed(picture, self.detector.codec, self.detector.vae, secrets, strength)
+        marked = embed(self._read(upload), self.detector.codec, self.detector.vae, secrets, strength)
         buffer = io.BytesIO()
         marked.save(buffer, "PNG")
         return buffer.getvalue()
+
+    def generate(self, painter: Painter, request: GenerateRequest, actor: str) -> Painting:
+        """A marked image under a fresh key; a key whose image was not made is revoked."""
+        deadline = time.monotonic() + self.limits.painting_seconds
+        registry = self.registry_of(actor)
+
+        def work() -> Painting:
+            context = {"model": painter.model}
+            key = registry.issue(request.principal, context=context, reason=request.reason)
+            try:
+                return painter.paint(request, key.hex, key.secret, deadline)
+            except BaseException:
+                registry.revoke(key=key.hex, reason="its image was not made")
+                raise
+
+        return self.painting.run(work, self.limits.painting_seconds)
 
     def registry_of(self, actor: str) -> Registry:
         """The registry as one actor sees it; connections and keys in memory are shared."""
@@ -92,4 +138,6 @@ class Service:
 
     def close(self) -> None:
         self.batcher.close()
+        self.mapping.close()
+        self.painting.close()
         self.registry.close()

@@ -1,0 +1,55 @@
+"""Marked images on request: one pipeline, one image at a time."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import time
+from concurrent.futures import TimeoutError
+from dataclasses import dataclass
+from typing import Any
+
+from diffmark.codec import Codec
+from diffmark.generation import Order, Sampling, generate
+from diffmark.marking import watermark
+from diffmark.pipelines import default_guidance, load_pipeline
+from diffmark.secret import Bits
+from diffmark.server.models import GenerateRequest
+
+
+@dataclass(frozen=True)
+class Painting:
+    """A marked image as PNG, with what made it."""
+
+    png: bytes
+    key: str
+    seed: int
+
+
+class Painter:
+    """A pipeline that can carry the codec's mark; it raises here if it cannot."""
+
+    def __init__(self, pipe: Any, codec: Codec, model: str) -> None:
+        self.pipe, self.codec, self.model = pipe, codec, model
+        pipe.set_progress_bar_config(disable=True)
+        with watermark(pipe, codec, 0):
+            pass
+
+    @classmethod
+    def load(cls, model: str, codec: Codec) -> Painter:
+        return cls(load_pipeline(model), codec, model)
+
+    def paint(self, request: GenerateRequest, key: str, secret: Bits, deadline: float) -> Painting:
+        """The image of a request; TimeoutError at the first step after the deadline (monotonic seconds)."""
+        seed = secrets.randbits(32) if request.seed is None else request.seed
+        order = Order(request.prompt, secret, seed, negative_prompt=request.negative_prompt)
+        guidance = default_guidance(self.model) if request.guidance is None else request.guidance
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+
+        image = generate(self.pipe, self.codec, order, Sampling(request.steps, guidance), check)
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG")
+        return Painting(buffer.getvalue(), key, seed)

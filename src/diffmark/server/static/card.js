@@ -1,0 +1,139 @@
+// One image's card: picture, evidence map, verdict, candidates, bits.
+
+import { bitsOf, bytes, cautions, chance, verdict } from "/page/words.js";
+
+const FAINT = 1;
+const STRONG = 5;
+const COLOUR = [214, 40, 96];
+
+export function makeCard(file) {
+  const card = document.getElementById("card").content.firstElementChild.cloneNode(true);
+  const image = card.querySelector("img");
+  image.src = URL.createObjectURL(file);
+  image.alt = `The image ${file.name}`;
+  image.onerror = () => {
+    image.hidden = true;
+    card.querySelector(".frame").classList.add("unseen"); // the service reads formats that browsers do not
+  };
+  card.querySelector(".name").textContent = `${file.name}, ${bytes(file.size)}`;
+  return card;
+}
+
+export function showProgress(card, words, share) {
+  const bar = card.querySelector("progress");
+  card.querySelector("h3").textContent = words;
+  bar.setAttribute("aria-label", words);
+  if (share === null) bar.removeAttribute("value");
+  else bar.value = share;
+}
+
+export function showError(card, message) {
+  finish(card, "failed", "This image could not be examined.", [message]);
+  card.querySelector(".again").hidden = false;
+}
+
+export function showResult(card, result, entry, imageSize) {
+  const said = verdict(result);
+  finish(card, said.kind, said.headline, said.sentences);
+  card.querySelector(".cautions").replaceChildren(
+    ...cautions(result, imageSize).map((text) => element("li", text)),
+  );
+  card.querySelector(".more").hidden = false;
+  if (result.answer) showCandidates(card, result.answer.candidates);
+  showBits(card, result);
+  showFacts(card, entry, result);
+  if (result.evidence) showMap(card, result.evidence);
+}
+
+export function waitAgain(card) {
+  card.className = "card";
+  card.setAttribute("aria-busy", "true");
+  card.querySelector("progress").hidden = false;
+  card.querySelector(".again").hidden = true;
+  card.querySelector(".sentences").replaceChildren();
+}
+
+function finish(card, kind, headline, sentences) {
+  card.classList.add(kind);
+  card.setAttribute("aria-busy", "false");
+  card.querySelector("progress").hidden = true;
+  card.querySelector("h3").textContent = headline;
+  card.querySelector(".sentences").replaceChildren(...sentences.map((text) => element("p", text)));
+}
+
+function showCandidates(card, candidates) {
+  const box = card.querySelector(".candidates");
+  box.hidden = candidates.length === 0;
+  box.querySelector("tbody").replaceChildren(
+    ...candidates.map((one) => {
+      const cells = [one.principal, one.key, one.status, one.distance, chance(one.family_wise)];
+      const row = element("tr");
+      row.append(...cells.map((text, place) => element("td", String(text), ["", "code", "", "number", "number"][place])));
+      return row;
+    }),
+  );
+}
+
+function showBits(card, { margins, answer, found }) {
+  const nearest = answer?.candidates[0];
+  const key = nearest ? bitsOf(nearest.key) : null;
+  const scale = [...margins].map(Math.abs).sort((a, b) => a - b)[Math.floor(margins.length / 2)] || 1;
+  const wrong = [];
+  const cells = margins.map((margin, place) => {
+    const bit = margin > 0 ? 1 : 0;
+    const cell = element("span", String(bit));
+    const sure = Math.min(Math.abs(margin) / scale, 1);
+    cell.style.setProperty("--sure", (0.08 + 0.92 * sure).toFixed(2));
+    if (sure > 0.55) cell.classList.add("dark");
+    if (key && key[place] !== bit) {
+      cell.classList.add("wrong");
+      wrong.push(place + 1);
+    }
+    return cell;
+  });
+  const bits = card.querySelector(".bits");
+  bits.replaceChildren(...cells);
+  const differ = key ? `; ${wrong.length ? `bits ${wrong.join(", ")} differ` : "none differs"} from the nearest key` : "";
+  bits.setAttribute("aria-label", `The ${margins.length} bits that were read, ${found.secret} in hex${differ}.`);
+  card.querySelector(".bits-title").textContent = `The ${margins.length} bits that were read`;
+}
+
+function showFacts(card, entry, result) {
+  const facts = {
+    "Bits as hex": result.found.secret,
+    Size: `${result.width} × ${result.height} pixels`,
+    "SHA-256 of the file": entry.sha256 ?? "not available without HTTPS",
+    Examined: new Date(entry.examined).toLocaleString(),
+  };
+  card.querySelector(".facts").replaceChildren(
+    ...Object.entries(facts).flatMap(([name, value]) => [element("dt", name), element("dd", value, "code")]),
+  );
+}
+
+// The picture turns grey and is coloured where the evidence is.
+function showMap(card, { scores }) {
+  const canvas = card.querySelector("canvas");
+  canvas.height = scores.length;
+  canvas.width = scores[0].length;
+  const context = canvas.getContext("2d");
+  const pixels = context.createImageData(canvas.width, canvas.height);
+  scores.flat().forEach((score, place) => {
+    const opacity = Math.min(Math.max((score - FAINT) / (STRONG - FAINT), 0), 1) * 0.6;
+    pixels.data.set([...COLOUR, Math.round(255 * opacity)], 4 * place);
+  });
+  context.putImageData(pixels, 0, 0);
+  const toggle = card.querySelector(".toggle");
+  toggle.hidden = false;
+  toggle.querySelector("input").onchange = (event) => {
+    canvas.hidden = !event.target.checked;
+    card.querySelector(".scale").hidden = !event.target.checked;
+    card.querySelector(".frame").classList.toggle("mapped", event.target.checked);
+  };
+}
+
+export function element(tag, text = "", name = "") {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  made.className = name;
+  return made;
+}
