@@ -105,7 +105,6 @@ def main() -> None:
             wide.get_by_label("Show where the mark is").check()
             wide.get_by_text("Candidates and bits").click()
             shoot(wide, "verdict", whole=True)
-            wide.pdf(path=Path(folder) / "report.pdf")
             wide.get_by_role("button", name="Clear").click()
             upload(wide, ("forest.png", photo))
             shoot(wide, "no-match")

@@ -228,8 +228,18 @@ def test_other_roles_get_what_they_may(visit, site):
     assert page.locator(".card").count() == 0
 
 
-def test_chances_in_words(visit):
+def test_verdicts_and_chances_in_words(visit):
     page = visit(None)
+    answers = [
+        {"answer": {"principal": None, "keys": keys, "family_wise": p}, "found": {"verdict": verdict}}
+        for keys, p, verdict in [(1, 1.0, "not marked"), (1204, 1e-4, "marked")]
+    ]
+    said = page.evaluate("async (v) => (await import('/page/words.js')).verdict(v)", answers[0])
+    assert said["headline"] == "No mark found."
+    assert said["sentences"][0] == "The nearest of 1 key is no closer than chance would bring it."
+    said = page.evaluate("async (v) => (await import('/page/words.js')).verdict(v)", answers[1])
+    assert said["headline"] == "No key matches."
+    assert "chance brings one so close in 1 in 10,000 cases" in said["sentences"][0]
     values = [3.1e-11, 9.7e-8, 0.0021, 0.5, 1, 0, 2e-7, 1e-6]
     words = page.evaluate(
         "async (v) => { const w = await import('/page/words.js'); return v.map(w.chance) }", values

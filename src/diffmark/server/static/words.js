@@ -26,9 +26,7 @@ export function verdict(result) {
   const { answer, found } = result;
   if (answer?.principal) return named(result);
   if (!answer) return anonymous(found);
-  const keys = number(answer.keys);
-  const best = `The nearest of ${keys} keys would come this close by chance with a probability of `
-    + `${chance(answer.family_wise)}.`;
+  const best = nearest(answer);
   if (found.verdict === "marked") {
     return {
       kind: "stranger",
@@ -50,11 +48,20 @@ export function verdict(result) {
   };
 }
 
+// How near the nearest key is when nobody is named.
+function nearest({ keys, family_wise: p }) {
+  if (p > 0.05) return `The nearest of ${all(keys)} is no closer than chance would bring it.`;
+  return `The nearest of ${all(keys)} is closer than usual: chance brings one so close in ${chance(p)} cases. `
+    + "That is not enough to name anyone.";
+}
+
+const all = (keys) => `${number(keys)} ${keys === 1 ? "key" : "keys"}`;
+
 function named({ answer, found }) {
   const [best] = answer.candidates;
   const agree = found.secret.length * 4 - best.distance;
   const sentences = [
-    `The chance of a false match among ${number(answer.keys)} keys is ${chance(answer.family_wise)}.`,
+    `The chance of a false match among ${all(answer.keys)} is ${chance(answer.family_wise)}.`,
     `${agree} of ${found.secret.length * 4} bits agree with the key.`,
   ];
   if (best.status !== "live") sentences.push(`The key is ${best.status} by now; pictures outlive their key.`);
@@ -110,8 +117,8 @@ export function cautions(result, imageSize) {
 
 // Share of the places that fit the key clearly better than chance.
 function share(scores) {
-  const all = scores.flat();
-  return all.filter((score) => score > 1.5).length / all.length;
+  const places = scores.flat();
+  return places.filter((score) => score > 1.5).length / places.length;
 }
 
 // The bits of a hex key, most significant first.
