@@ -124,6 +124,10 @@ def test_identify_names_the_account_and_leaves_a_trace(client, headers, service,
         "/v1/identify", headers=headers(name="ann"), files=files(png(5)), data={"reason": "case 7"}
     ).json()
     assert answer["principal"] == "user-42"
+    assert [one["key"] for one in answer["candidates"]] == [
+        f"{key:016x}",
+        None,
+    ]  # others' secrets stay secret
     assert answer["candidates"][0]["distance"] == 0
     (answer,) = client.post(
         "/v1/identify", headers=headers(), files=files(png(5), png(5)), data={"together": "true"}

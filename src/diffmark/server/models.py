@@ -43,7 +43,11 @@ class Found(BaseModel):
 
 
 class CandidateOut(BaseModel):
-    key: str
+    """An account whose key is near. A key is a secret: those of accounts that are not named stay in the registry."""
+
+    key: str | None = Field(
+        description="As hex, for the account that is named.", examples=["3f9c01d2a4b8e677"]
+    )
     principal: str
     status: str
     distance: int
@@ -64,10 +68,13 @@ class Answer(BaseModel):
 
     @classmethod
     def of(cls, found: Identification) -> Answer:
+        verdict = found.verdict
         candidates = [
             CandidateOut(**_only(asdict(candidate), CandidateOut)) for candidate in found.candidates
         ]
-        verdict = found.verdict
+        for candidate in candidates:
+            if candidate.principal != verdict.principal:
+                candidate.key = None
         return cls(
             answer=str(verdict),
             principal=verdict.principal,

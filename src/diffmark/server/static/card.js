@@ -66,7 +66,7 @@ function showCandidates(card, candidates) {
   box.hidden = candidates.length === 0;
   box.querySelector("tbody").replaceChildren(
     ...candidates.map((one) => {
-      const cells = [one.principal, one.key, one.status, one.distance, chance(one.family_wise)];
+      const cells = [one.principal, one.key ?? "withheld", one.status, one.distance, chance(one.family_wise)];
       const row = element("tr");
       row.append(...cells.map((text, place) => element("td", String(text), ["", "code", "", "number", "number"][place])));
       return row;
@@ -76,7 +76,7 @@ function showCandidates(card, candidates) {
 
 function showBits(card, { margins, answer, found }) {
   const nearest = answer?.candidates[0];
-  const key = nearest ? bitsOf(nearest.key) : null;
+  const key = nearest?.key ? bitsOf(nearest.key) : null; // only of an account that is named
   const scale = [...margins].map(Math.abs).sort((a, b) => a - b)[Math.floor(margins.length / 2)] || 1;
   const wrong = [];
   const cells = margins.map((margin, place) => {
