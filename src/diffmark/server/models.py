@@ -43,7 +43,7 @@ class Found(BaseModel):
 
 
 class CandidateOut(BaseModel):
-    """An account whose key is near. A key is a secret: those of accounts that are not named stay in the registry."""
+    """An account whose key is near. A key is a secret: keys of accounts not named stay in the registry."""
 
     key: str | None = Field(
         description="As hex, for the account that is named.", examples=["3f9c01d2a4b8e677"]
