@@ -10,6 +10,7 @@ import typer
 
 from diffmark.cli import (
     attack,
+    calibrate,
     detect,
     embed,
     evaluate,
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.command("generate")(generate.generate)
 app.command("detect")(detect.detect)
 app.command("embed")(embed.embed)
+app.command("calibrate")(calibrate.calibrate)
 app.command("attack")(attack.attack)
 app.command("evaluate")(evaluate.evaluate)
 app.command("identify")(identify.identify)
