@@ -7,6 +7,7 @@ the codec as `pixel.safetensors`, and can be exported to ONNX for onnxruntime.
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def save_pixel_decoder(decoder: PixelDecoder, folder: str | Path) -> Path:
 
     file = Path(folder) / WEIGHTS_FILE
     state = decoder.state_dict().items()
-    save_file({name: v.half() if v.is_floating_point() else v for name, v in state}, file)
+    save_file({name: (v.half() if v.is_floating_point() else v).contiguous() for name, v in state}, file)
     return file
 
 
@@ -74,15 +75,17 @@ def export_onnx(decoder: PixelDecoder, file: str | Path) -> Path:
     file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     example = torch.zeros(1, 3, *decoder.image_size)
-    torch.onnx.export(
-        decoder.eval(),
-        (example,),
-        str(file),
-        input_names=["pixels"],
-        output_names=["logits"],
-        dynamic_axes={"pixels": {0: "batch"}, "logits": {0: "batch"}},
-        dynamo=False,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch announces its newer exporter, which needs a further package
+        torch.onnx.export(
+            decoder.eval(),
+            (example,),
+            str(file),
+            input_names=["pixels"],
+            output_names=["logits"],
+            dynamic_axes={"pixels": {0: "batch"}, "logits": {0: "batch"}},
+            dynamo=False,
+        )
     return file
 
 
