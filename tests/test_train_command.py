@@ -17,9 +17,17 @@ from typer.testing import CliRunner
 
 from diffmark.cli import app
 from diffmark.codec import Codec
+from diffmark.injection import Injection
 from diffmark.training import paths
 from diffmark.training.chance import Chance
-from diffmark.training.config import DataConfig, ModelConfig, read_config
+from diffmark.training.config import (
+    DataConfig,
+    LogConfig,
+    ModelConfig,
+    PathConfig,
+    TrainingConfig,
+    read_config,
+)
 from diffmark.training.measurement import measure_codec
 from diffmark.training.plotting import plot_run
 from diffmark.training.preparation import prepare
@@ -117,7 +125,7 @@ def test_what_cannot_be_measured_or_prepared_is_named(workshop, tmp_path):
         measure_codec(tmp_path / "final", config, 10, 20)
     late = tiny_config("late")
     Codec(late.codec).save_pretrained(tmp_path / "late")
-    with pytest.raises(ValueError, match="only mode 'final' can be measured on pictures"):
+    with pytest.raises(ValueError, match="'late', which goes through a denoiser"):
         measure_codec(tmp_path / "late", config, 4, 20)
     with pytest.raises(ValueError, match="'late' goes through a denoiser: give model.pipeline"):
         prepare(late)
@@ -196,3 +204,24 @@ def test_persistent_paths_start_at_noise_even_where_pictures_are_given(rig):
     made = paths.Paths(tiny_config("persistent"), torch.zeros(4, 4, 8, 8), torch.zeros(4, 4, 8, 8), models)
     assert made.draw(Chance(0, 0), 3).z.std() > 0.5
     assert made.held_out is None
+
+
+def test_a_late_codec_is_measured_through_the_pipeline(tmp_path):
+    """The shipped codec, put to late injection: the mark goes through the denoiser and is read from the images."""
+    codec = Codec.from_pretrained("vista")
+    codec.config = replace(codec.config, injection=Injection("late", dose=3.0, start=0.1))
+    codec.save_pretrained(tmp_path / "late")
+    config = TrainingConfig(
+        codec=codec.config,
+        model=ModelConfig(pipeline="vista"),
+        data=DataConfig(pictures="vista", count=2),
+        paths=PathConfig(ddim_steps=6, guidance=3.0),
+        log=LogConfig(measure_images=0),
+    )
+    found, measured = measure_codec(tmp_path / "late", config, 2, 20, cache=tmp_path)
+    assert found["attacks"]["none"]["bit_accuracy"] > 0.85
+    assert 15 < found["psnr"]["mean"] < 50
+    assert found["negatives"]["bit_accuracy"] < 0.65
+    assert measured.calibration is not None
+    with pytest.raises(ValueError, match="need as many prompts that were not trained on, got 1"):
+        measure_codec(tmp_path / "late", config, 2, 20, cache=tmp_path, prompts=["a lake"])

@@ -1,5 +1,6 @@
 """The painter: same seed, same picture; captions say what is in it."""
 
+import dataclasses
 import hashlib
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from diffmark.vista.looks import LOOKS
 from diffmark.vista.noise import tile
-from diffmark.vista.paint import paint
+from diffmark.vista.paint import paint, places_of_things
 from diffmark.vista.scenes import (
     HELD_OUT,
     OBJECTS,
@@ -92,6 +93,18 @@ def test_objects_change_the_picture_only_where_they_are() -> None:
     house = paint(Scene(5, "noon", "clear", "hills", "meadow", objects=("house",)))
     changed = (empty != house).any(-1).mean()
     assert 0.01 < changed < 0.15
+
+
+def test_places_of_things_are_where_they_change_the_picture() -> None:
+    scene = Scene(5, "noon", "clear", "hills", "meadow", objects=("house", "birds"))
+    changed = (paint(scene) != paint(dataclasses.replace(scene, objects=()))).any(-1)
+    places = places_of_things(scene)
+    assert not (places & ~changed).any()
+    assert places.sum() > 0.7 * changed.sum()
+    assert not places_of_things(Scene(5, "noon", "stormy", "hills", "meadow")).any()  # nothing there
+    moon = places_of_things(Scene(5, "night", "clear", "hills", "lake", celestial="moon"))
+    assert 0.001 < moon.mean() < 0.05
+    assert not moon[170:].any()
 
 
 def test_wrong_attributes_are_named() -> None:

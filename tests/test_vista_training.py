@@ -21,7 +21,7 @@ from diffmark.vista.training.compression import CompressionConfig, train_compres
 from diffmark.vista.training.config import LoopConfig, from_dict, read_config
 from diffmark.vista.training.data import encoded, painted, photographs
 from diffmark.vista.training.lcm import LCMConfig, boundary_scalings, guidance_embedding, train_lcm
-from diffmark.vista.training.loop import learning_rate, train
+from diffmark.vista.training.loop import Chance, learning_rate, train
 from diffmark.vista.training.unet import UNetConfig, UNetJob, build_pipeline, train_unet
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "vista"
@@ -99,6 +99,21 @@ def test_a_resumed_unet_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert equal(whole, run("parts"))
 
 
+def test_emphasis_weighs_the_places_of_small_things(tmp_path: Path) -> None:
+    latents = torch.randn(4, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    pipeline = build_pipeline(tiny_vae(), UNET, tmp_path)
+    config = dataclasses.replace(UNET, emphasis=3.0)
+
+    def loss(places: torch.Tensor | None) -> float:
+        return UNetJob(config, latents, pipeline, places).loss(0, Chance.of_step(0, 0))[0].item()
+
+    assert loss(torch.ones(4, 8, 8, dtype=torch.bool)) == pytest.approx(4 * loss(None), rel=1e-5)
+    assert loss(torch.zeros(4, 8, 8, dtype=torch.bool)) == pytest.approx(loss(None), rel=1e-5)
+    left = torch.zeros(4, 8, 8, dtype=torch.bool)
+    left[..., :4] = True
+    assert loss(None) < loss(left) < 4 * loss(None)
+
+
 def test_autoencoder_run_from_pictures_to_scores(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -148,7 +163,7 @@ def test_classifier_run(tmp_path: Path) -> None:
 def test_unet_run_saves_a_pipeline(tmp_path: Path, prediction: str, look: str) -> None:
     from diffusers import StableDiffusionPipeline
 
-    config = dataclasses.replace(UNET, prediction=prediction, look=look)
+    config = dataclasses.replace(UNET, prediction=prediction, look=look, emphasis=1.0)
     untrained = build_pipeline(tiny_vae(), config, tmp_path / "run")
     before = {name: value.clone() for name, value in untrained.unet.state_dict().items()}
     train_unet(config, tmp_path / "run", untrained)
@@ -162,7 +177,7 @@ def test_lcm_run_and_its_pipeline(tmp_path: Path) -> None:
     from diffusers import DiffusionPipeline
 
     teacher = build_pipeline(tiny_vae(), UNET, tmp_path / "teacher")
-    train_lcm(LCMConfig(loop=LOOP, scenes=4, guidance_width=8), tmp_path / "lcm", teacher)
+    train_lcm(LCMConfig(loop=LOOP, scenes=4, guidance_width=8, emphasis=1.0), tmp_path / "lcm", teacher)
     pipeline: Any = DiffusionPipeline.from_pretrained(tmp_path / "lcm" / "model")
     pipeline.set_progress_bar_config(disable=True)
     assert type(pipeline.scheduler).__name__ == "LCMScheduler"

@@ -31,7 +31,7 @@ def generate(
     payload_bits: Annotated[str, typer.Option(help="Bits of account, nonce and check.")] = "20,13,12",
     count: Annotated[int, typer.Option(min=1, help="Images a prompt.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first image; the next ones count up.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Denoising steps.")] = 50,
+    steps: Annotated[int | None, typer.Option(min=1, help="Denoising steps; 50, or 4 of an LCM.")] = None,
     guidance: Annotated[
         float | None, typer.Option(help="Guidance, diffusers' scale; 7.5, or 4 for the embedded models.")
     ] = None,
@@ -47,7 +47,7 @@ def generate(
     from diffmark.codec import Codec
     from diffmark.generation import Sampling, generate_into
     from diffmark.injection import Injection
-    from diffmark.pipelines import default_guidance, load_pipeline
+    from diffmark.pipelines import default_guidance, default_steps, load_pipeline
     from diffmark.progress import track
 
     texts = _prompts(prompt, prompts)
@@ -57,7 +57,10 @@ def generate(
     pipe = load_pipeline(model, device)
     pipe.set_progress_bar_config(disable=True)
     sampling = Sampling(
-        steps, guidance or default_guidance(model), strength, Injection(injection) if injection else None
+        steps or default_steps(model),
+        guidance or default_guidance(model),
+        strength,
+        Injection(injection) if injection else None,
     )
     made = generate_into(out, pipe, loaded, orders, sampling, {"model": model, "codec": codec})
     for record in track(made, "generating", len(orders)):

@@ -167,15 +167,28 @@ def measure(
     publish: Annotated[
         Path | None, typer.Option(help="Write the calibrated codec here, in half precision.")
     ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="Unseen prompts, one a line; for the embedded family its unseen scenes' captions."),
+    ] = None,
     cache: Cache = Path("runs/cache"),
     seed: Annotated[int, typer.Option(min=0, help="Of secrets and attacks.")] = 0,
 ) -> None:
-    """Measure a codec of final injection on unseen pictures, through image files, and calibrate it."""
+    """Measure a codec on unseen pictures, or prompts where it needs a denoiser, and calibrate it."""
     from diffmark.training.config import read_config
     from diffmark.training.measurement import measure_codec, write_result
+    from diffmark.training.paths import read_prompts
 
     settings = read_config(config)
-    found, calibrated = measure_codec(codec, settings, marked, negatives, seed, cache)
+    found, calibrated = measure_codec(
+        codec,
+        settings,
+        marked,
+        negatives,
+        seed,
+        cache,
+        prompts=read_prompts(str(prompts), None) if prompts else None,
+    )
     write_result(out, found, settings, seed)
     if publish:
         import torch

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +21,10 @@ Photos = Annotated[
 ]
 Stop = Annotated[int | None, typer.Option(help="Stop after this many steps; the same command goes on later.")]
 Base = Annotated[str, typer.Option(help="Name of the model to start from.")]
+Name = Annotated[str, typer.Option(help="Model.")]
+Steps = Annotated[int | None, typer.Option(help="Denoising steps; 50, or 4 of an LCM.", min=1)]
+Guidance = Annotated[float | None, typer.Option(help="Guidance scale; what suits the model.")]
+Out = Annotated[Path | None, typer.Option(help="JSON file to write the scores to, with their provenance.")]
 RUNS = Path("runs/vista")
 
 
@@ -55,56 +59,90 @@ def paint(
 @app.command()
 def sheet(
     out: Annotated[Path, typer.Argument(help="Picture to write.")],
-    name: Annotated[str, typer.Option(help="Model.")] = "vista",
+    name: Name = "vista",
     count: Annotated[int, typer.Option(help="Number of pictures.", min=1)] = 24,
-    steps: Annotated[int, typer.Option(help="Denoising steps.", min=1)] = 50,
-    guidance: Annotated[float, typer.Option(help="Guidance scale.")] = 3.0,
+    steps: Steps = None,
+    guidance: Guidance = None,
 ) -> None:
     """Generate a contact sheet for unseen prompts and print them."""
     from PIL import Image
 
+    from diffmark.pipelines import default_guidance, default_steps
     from diffmark.vista import load_pipeline
-    from diffmark.vista.evaluation import contact_sheet, generate
-    from diffmark.vista.scenes import HELD_OUT, caption, random_scene
+    from diffmark.vista.evaluation import contact_sheet, generate, unseen
+    from diffmark.vista.scenes import caption
 
-    prompts = [caption(random_scene(HELD_OUT + i)) for i in range(count)]
-    parts = generate(load_pipeline(name), prompts, steps, guidance)
-    images = [((x + 1) * 127.5).round().byte().permute(1, 2, 0).numpy() for part in parts for x in part]
-    Image.fromarray(contact_sheet(images)).save(out)
+    prompts = [caption(scene) for scene in unseen(count)]
+    pictures = generate(
+        load_pipeline(name), prompts, steps or default_steps(name), guidance or default_guidance(name)
+    )
+    Image.fromarray(contact_sheet(list(pictures))).save(out)
     typer.echo("\n".join(prompts))
 
 
 @app.command()
 def evaluate(
-    name: Annotated[str, typer.Argument(help="Model.")] = "vista",
+    name: Name = "vista",
     count: Annotated[int, typer.Option(help="Number of unseen prompts.", min=2)] = 1000,
-    steps: Annotated[int, typer.Option(help="Denoising steps.", min=1)] = 50,
-    guidance: Annotated[float, typer.Option(help="Guidance scale.")] = 3.0,
+    steps: Steps = None,
+    guidance: Guidance = None,
+    runs: Runs = RUNS,
+    out: Out = None,
 ) -> None:
-    """Measure prompt alignment and Frechet distance; prints JSON."""
-    from diffmark.vista import load_classifier, load_pipeline
-    from diffmark.vista.evaluation import evaluate_pipeline
+    """Measure prompt alignment, Frechet distance and the time an image takes.
 
-    scores = evaluate_pipeline(load_pipeline(name), load_classifier(), count, steps, guidance)
-    typer.echo(json.dumps({"model": name, "count": count, "steps": steps, "guidance": guidance, **scores}))
+    Pictures are kept under RUNS/pictures: a run that was stopped goes on.
+    """
+    from diffmark.pipelines import default_guidance, default_steps
+    from diffmark.vista import load_classifier, load_pipeline, model_digest
+    from diffmark.vista.evaluation import evaluate_pictures, generate_into, seconds_per_image, unseen
+    from diffmark.vista.scenes import caption
+
+    steps, guidance = steps or default_steps(name), guidance or default_guidance(name)
+    scenes, pipeline = unseen(count), load_pipeline(name)
+    folder = runs / "pictures" / f"{name}-{steps}-{guidance:g}-{model_digest(name)}"
+    pictures = generate_into(folder, pipeline, [caption(scene) for scene in scenes], steps, guidance)
+    scores = {
+        **evaluate_pictures(pictures, scenes, load_classifier()),
+        "seconds_per_image": seconds_per_image(pipeline, caption(scenes[0]), steps, guidance),
+    }
+    config = {"model": name, "digest": model_digest(name), "count": count, "steps": steps,
+              "guidance": guidance, "seed": 0}  # fmt: skip
+    _publish(scores, config, f"evaluate --name {name} --count {count}", out)
 
 
 @app.command("evaluate-autoencoder")
-def evaluate_autoencoder_command(runs: Runs = RUNS, photos: Photos = None, count: int = 200) -> None:
-    """Measure the reconstruction of unseen scenes and of photographs in dB; prints JSON."""
+def evaluate_autoencoder_command(
+    runs: Runs = RUNS, photos: Photos = None, count: int = 200, out: Out = None
+) -> None:
+    """Measure the reconstruction of unseen scenes and of photographs in dB."""
     from diffmark.vista import load_autoencoder
     from diffmark.vista.training.autoencoder import evaluate_autoencoder
 
-    typer.echo(json.dumps(evaluate_autoencoder(load_autoencoder(), runs / "cache", photos, count)))
+    scores = evaluate_autoencoder(load_autoencoder(), runs / "cache", photos, count)
+    with_photos = " --photos <folder>" if photos else ""
+    _publish(scores, {"count": count}, f"evaluate-autoencoder --count {count}{with_photos}", out)
 
 
 @app.command("evaluate-classifier")
-def evaluate_classifier_command(runs: Runs = RUNS, count: int = 1000) -> None:
-    """Measure the classifier on unseen scenes; prints JSON."""
+def evaluate_classifier_command(runs: Runs = RUNS, count: int = 1000, out: Out = None) -> None:
+    """Measure the classifier on unseen scenes."""
     from diffmark.vista import load_classifier
     from diffmark.vista.training.classifier import evaluate_classifier
 
-    typer.echo(json.dumps(evaluate_classifier(load_classifier(), runs / "cache", count)))
+    scores = evaluate_classifier(load_classifier(), runs / "cache", count)
+    _publish(scores, {"count": count}, f"evaluate-classifier --count {count}", out)
+
+
+def _publish(scores: dict[str, Any], config: dict[str, Any], command: str, out: Path | None) -> None:
+    """Print scores as JSON; with `out` write them there with where they come from."""
+    from diffmark.provenance import provenance
+
+    typer.echo(json.dumps(scores))
+    if out is not None:
+        document = {**provenance(f"diffmark vista {command} --out {out}", config), "scores": scores}
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 @train_app.command("autoencoder")

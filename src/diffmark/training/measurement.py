@@ -1,14 +1,14 @@
-"""Measure a codec of final injection on unseen pictures, through image files, and calibrate it.
+"""Measure a codec on unseen pictures or prompts, through image files, and calibrate it.
 
-Marked images are D(z + delta) of pictures that no training saw, written as PNG and read by the detector; PSNR is
-against D(z), the same image without the mark. Half of the negatives are pictures as they are, half have been
-through the autoencoder. Attacks are those of the evaluation.
+A codec of injection mode final is measured on pictures that no training saw, D(z + delta), with PSNR against D(z);
+any other on images that the run file's pipeline generates for unseen prompts, with PSNR against the same seed
+without a mark. Marked images are read as PNG files hold them. Half of the negatives are pictures as they are, half
+have been through the autoencoder. Attacks are those of the evaluation.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from diffmark import statistics, vae
 from diffmark.attacks import distortion
@@ -29,12 +28,13 @@ from diffmark.images import read_image
 from diffmark.provenance import provenance
 from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig
+from diffmark.training.pairs import BATCH, Pairs, batches, files, pairs_of_pictures, pairs_of_prompts
+from diffmark.training.paths import freeze
 from diffmark.training.preparation import open_vae
 from diffmark.training.runs import command
 from diffmark.training.samples import psnr
 from diffmark.training.sources import Pictures, open_pictures
-
-BATCH = 16
+from diffmark.vae import check_family
 
 
 def _half(image: Image.Image, value: float, rng: np.random.Generator) -> Image.Image:
@@ -66,16 +66,11 @@ def measure_codec(
     seed: int = 0,
     cache: Path | None = None,
     autoencoder: nn.Module | None = None,
+    prompts: list[str] | None = None,
 ) -> tuple[dict[str, Any], Codec]:
     """Figures of a codec in half precision, as it is published, and that codec with its calibration."""
     codec = Codec.from_pretrained(source)
     codec.half().float()  # the weights that float16 files hold; arithmetic stays in float32
-    if codec.config.injection.mode != "final":
-        raise ValueError(
-            f"{source}: its injection mode is {codec.config.injection.mode!r}, which goes through a denoiser; "
-            "only mode 'final' can be measured on pictures"
-        )
-    autoencoder = autoencoder or open_vae(config)
     skipped = config.log.measure_images  # they have chosen the best codec
     total = skipped + marked + negatives
     split = open_pictures(config.data.pictures, codec.config.image_size, config.data.count, total, cache)
@@ -84,9 +79,22 @@ def measure_codec(
             f"{config.data.pictures} has {split.train.count + total} pictures; {config.data.count} are trained on "
             f"(data.count) and {total} unseen ones are asked for"
         )
-    unseen = split.held_out
+    unseen, rows = split.held_out, range(skipped, skipped + marked)
+    if codec.config.injection.mode == "final":
+        autoencoder = autoencoder or open_vae(config)
+        pairs = pairs_of_pictures(codec, autoencoder, unseen, rows, seed)
+    else:
+        pipe = _open_pipeline(config, codec, source)
+        autoencoder = autoencoder or pipe.vae
+        asked = prompts or ([unseen.caption(i) for i in rows] if unseen.caption else [])
+        if len(asked) < marked:
+            raise ValueError(
+                f"{marked} marked images need as many prompts that were not trained on, got {len(asked)}"
+            )
+        paths = config.paths
+        pairs = pairs_of_prompts(codec, pipe, asked[:marked], paths.ddim_steps or 50, paths.guidance, seed)
     detector = Detector(codec, autoencoder, batch_size=BATCH)
-    found = _measure_marked(codec, detector, unseen, range(skipped, skipped + marked), seed)
+    found = _measure_marked(codec, detector, pairs, marked, seed)
     margins = _margins(detector, autoencoder, unseen, range(skipped + marked, total))
     codec.calibration = Calibration.measure(evidence(margins), {"images": unseen.name.split()[0]})
     found["negatives"] = _describe_negatives(margins, codec, seed)
@@ -97,29 +105,37 @@ def measure_codec(
     return found, codec
 
 
-def _measure_marked(
-    codec: Codec, detector: Detector, unseen: Pictures, rows: range, seed: int
-) -> dict[str, Any]:
+def _open_pipeline(config: TrainingConfig, codec: Codec, source: str | Path) -> Any:
+    from diffmark.pipelines import load_pipeline
+
+    if not config.model.pipeline:
+        raise ValueError(
+            f"{source}: its injection mode is {codec.config.injection.mode!r}, which goes through a denoiser; "
+            "give model.pipeline in the run file"
+        )
+    pipe = load_pipeline(config.model.pipeline)
+    freeze(pipe.unet)
+    check_family(codec.config, pipe.vae)
+    return pipe
+
+
+def _measure_marked(codec: Codec, detector: Detector, pairs: Pairs, count: int, seed: int) -> dict[str, Any]:
     length = codec.config.length
     matches: dict[str, list[int]] = {name: [] for name in ATTACKS}
     ratios: list[float] = []
     scores: list[float] = []
-    for batch, pixels in _batches(unseen, rows, "marking"):
-        secrets = Chance(seed, batch[0]).secrets(len(batch), length)
-        z = vae.encode(detector.vae, pixels)
-        share = float(codec.config.injection.weights([0.0])[-1])
-        with_mark = _files(vae.decode(detector.vae, z + share * codec.delta(secrets)))
-        without = _files(vae.decode(detector.vae, z))
+    for secrets, with_mark, without in pairs:
+        first = len(ratios)
         ratios += psnr(_pixels(with_mark, codec), _pixels(without, codec)).tolist()
         for name, (attack, value) in ATTACKS.items():
-            rngs = (np.random.default_rng([seed, index]) for index in batch)
+            rngs = (np.random.default_rng([seed, first + i]) for i in range(len(with_mark)))
             attacked = [attack(image, value, rng) for image, rng in zip(with_mark, rngs, strict=True)]
             logits = detector.logits(_pixels(attacked, codec))
             matches[name] += (logits.argmax(-1) == secrets.numpy()).sum(axis=1).tolist()
             if name == "none":
                 scores += evidence(logits[..., 1] - logits[..., 0]).tolist()
     return {
-        "marked": len(rows),
+        "marked": count,
         "psnr": {"mean": rounded(np.mean(ratios)), "min": rounded(min(ratios))},
         "attacks": {name: _describe(counts, length) for name, counts in matches.items()},
         "evidence": scores,
@@ -140,10 +156,10 @@ def _describe(matches: list[int], length: int) -> dict[str, Any]:
 def _margins(detector: Detector, autoencoder: nn.Module, unseen: Pictures, rows: range) -> np.ndarray:
     """Margins of unmarked images, (N, L): even batches as they are, odd ones through the autoencoder."""
     parts = []
-    for batch, pixels in _batches(unseen, rows, "negatives"):
+    for batch, pixels in batches(unseen, rows, "negatives"):
         if (batch[0] // BATCH) % 2:
             decoded = vae.decode(autoencoder, vae.encode(autoencoder, pixels))
-            pixels = _pixels(_files(decoded), detector.codec)
+            pixels = _pixels(files(decoded), detector.codec)
         logits = detector.logits(pixels)
         parts.append(logits[..., 1] - logits[..., 0])
     return np.concatenate(parts)
@@ -169,18 +185,6 @@ def write_result(path: str | Path, found: dict[str, Any], config: Any, seed: int
     document = {**provenance(command(), settings), "seed": seed, "results": found}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(document, indent=2) + "\n")
-
-
-def _batches(pictures: Pictures, rows: range, what: str) -> Iterator[tuple[range, Tensor]]:
-    for start in tqdm(range(rows.start, rows.stop, BATCH), desc=what, disable=None):
-        batch = range(start, min(start + BATCH, rows.stop))
-        yield batch, torch.from_numpy(np.stack([pictures.pixels(index) for index in batch]))
-
-
-def _files(pixels: Tensor) -> list[Image.Image]:
-    """What a PNG file of each image holds."""
-    values = ((pixels.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()
-    return [Image.fromarray(value) for value in values]
 
 
 def _pixels(images: list[Image.Image], codec: Codec) -> Tensor:

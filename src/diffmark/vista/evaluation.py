@@ -1,32 +1,64 @@
 """How good a Vista model is: does the picture show what the prompt says, and are pictures like scenes."""
 
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from scipy import linalg
 from torch import Tensor
 from tqdm import tqdm
 
+from diffmark.statistics import clopper_pearson
 from diffmark.vista.classifier import SceneClassifier, agreement, targets
 from diffmark.vista.paint import paint
-from diffmark.vista.scenes import HELD_OUT, Scene, caption, random_scene
+from diffmark.vista.scenes import HELD_OUT, OBJECTS, Scene, random_scene
+from diffmark.vista.training.data import Picture, to_tensor
 
 
 def generate(
     pipeline: Any, prompts: Sequence[str], steps: int, guidance: float, batch: int = 8, seed: int = 0
-) -> Iterator[Tensor]:
-    """Pictures (b, 3, 256, 256) in [-1, 1] for the prompts, `batch` at a time; one generator a picture."""
+) -> Iterator[Picture]:
+    """A picture (256, 256, 3) for every prompt, `batch` at a time; picture i has the seed `seed` + i."""
     pipeline.set_progress_bar_config(disable=True)
     for start in tqdm(range(0, len(prompts), batch), desc="generating", disable=None):
         part = list(prompts[start : start + batch])
         generators = [torch.Generator().manual_seed(seed + start + i) for i in range(len(part))]
         images = pipeline(
-            part, num_inference_steps=steps, guidance_scale=guidance, generator=generators, output_type="pt"
+            part, num_inference_steps=steps, guidance_scale=guidance, generator=generators, output_type="np"
         ).images
-        yield images * 2 - 1
+        yield from (images * 255).round().astype(np.uint8)
+
+
+def generate_into(
+    folder: Path, pipeline: Any, prompts: Sequence[str], steps: int, guidance: float
+) -> list[Picture]:
+    """`generate` with every picture kept as a PNG in `folder`, so that a run that was stopped goes on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{i:05d}.png" for i in range(len(prompts))]
+    there = next((i for i, path in enumerate(paths) if not path.exists()), len(paths))
+    pictures = [np.asarray(Image.open(path)) for path in paths[:there]]
+    for picture in generate(pipeline, prompts[there:], steps, guidance, seed=there):
+        partial = folder / "partial.png"
+        Image.fromarray(picture).save(partial)
+        partial.replace(paths[len(pictures)])
+        pictures.append(picture)
+    return pictures
+
+
+def seconds_per_image(pipeline: Any, prompt: str, steps: int, guidance: float, times: int = 3) -> float:
+    """The median time of one picture, at a batch of one."""
+    list(generate(pipeline, [prompt], 1, guidance))  # the first call of a pipeline is slower
+    taken = []
+    for seed in range(times):
+        start = time.perf_counter()
+        list(generate(pipeline, [prompt], steps, guidance, seed=seed))
+        taken.append(time.perf_counter() - start)
+    return round(float(np.median(taken)), 2)
 
 
 def frechet_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
@@ -37,48 +69,55 @@ def frechet_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     return float(((a.mean(0) - b.mean(0)) ** 2).sum() + trace)
 
 
+def unseen(count: int) -> list[Scene]:
+    """Scenes whose seeds no training uses; their plain captions are the prompts that models are measured on."""
+    return [random_scene(HELD_OUT + i) for i in range(count)]
+
+
 @torch.no_grad()
-def evaluate_pipeline(
-    pipeline: Any,
-    classifier: SceneClassifier,
-    count: int = 1000,
-    steps: int = 50,
-    guidance: float = 3.0,
-    seed: int = 0,
-) -> dict[str, float]:
-    """Alignment of every attribute on unseen prompts; Frechet distance to held-out scenes, and its floor.
+def evaluate_pictures(
+    pictures: Sequence[Picture], scenes: Sequence[Scene], classifier: SceneClassifier
+) -> dict[str, Any]:
+    """How often each attribute is as the scene says, with a 95% interval; Frechet distance to the scenes.
 
-    The floor is the distance between two disjoint sets of held-out scenes of the same size.
+    The floor is the distance between two disjoint sets of held-out scenes of the same size. `called` and
+    `uncalled` split each object: how often it is seen where the prompt names it and where it does not.
     """
-    scenes = [random_scene(HELD_OUT + i) for i in range(count)]
-    right: dict[str, list[Tensor]] = {}
-    made = []
-    position = 0
-    for images in generate(pipeline, [caption(scene) for scene in scenes], steps, guidance, seed=seed):
-        wanted = targets(scenes[position : position + len(images)])
-        position += len(images)
-        for name, value in agreement(classifier(images), wanted).items():
-            right.setdefault(name, []).append(value)
-        made.append(classifier.features(images))
-    scores = {name: float(torch.cat(parts).float().mean()) for name, parts in right.items()}
-    features = torch.cat(made).double().numpy()
-    painted = _features(classifier, scenes)
-    others = _features(classifier, [random_scene(HELD_OUT + count + i) for i in range(count)])
-    scores["frechet"] = frechet_distance(features, painted)
-    scores["frechet_floor"] = frechet_distance(others, painted)
-    return {name: round(value, 4) for name, value in scores.items()}
+    logits, features = _seen(classifier, pictures)
+    wanted = targets(scenes)
+    scores: dict[str, Any] = {"alignment": {}, "called": {}, "uncalled": {}}
+    for name, right in agreement(logits, wanted).items():
+        interval = clopper_pearson(int(right.sum()), len(right))
+        scores["alignment"][name] = {"rate": _rounded(right), "interval": [round(x, 4) for x in interval]}
+    for i, name in enumerate(OBJECTS):
+        called, seen = wanted["objects"][:, i].bool(), logits["objects"][:, i] > 0
+        scores["called"][name], scores["uncalled"][name] = _rounded(seen[called]), _rounded(seen[~called])
+    painted = _seen(classifier, [paint(scene) for scene in tqdm(scenes, "painting", disable=None)])[1]
+    others = [paint(random_scene(scene.seed + len(scenes))) for scene in scenes]
+    scores["frechet"] = round(frechet_distance(features, painted), 4)
+    scores["frechet_floor"] = round(frechet_distance(_seen(classifier, others)[1], painted), 4)
+    return scores
 
 
-def _features(classifier: SceneClassifier, scenes: list[Scene]) -> NDArray[np.float64]:
-    parts = []
-    for start in tqdm(range(0, len(scenes), 16), desc="painting", disable=None):
-        pictures = np.stack([paint(scene) for scene in scenes[start : start + 16]])
-        images = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1
-        parts.append(classifier.features(images))
-    return torch.cat(parts).double().numpy()
+def _seen(
+    classifier: SceneClassifier, pictures: Sequence[Picture]
+) -> tuple[dict[str, Tensor], NDArray[np.float64]]:
+    """The classifier's logits and features (n, d) of pictures."""
+    logits: dict[str, list[Tensor]] = {}
+    features = []
+    for start in range(0, len(pictures), 16):
+        images = to_tensor(np.stack(pictures[start : start + 16]))
+        for name, values in classifier(images).items():
+            logits.setdefault(name, []).append(values)
+        features.append(classifier.features(images))
+    return {name: torch.cat(parts) for name, parts in logits.items()}, torch.cat(features).double().numpy()
 
 
-def contact_sheet(images: Sequence[NDArray[np.uint8]], columns: int = 6) -> NDArray[np.uint8]:
+def _rounded(right: Tensor) -> float | None:
+    return round(float(right.float().mean()), 4) if len(right) else None
+
+
+def contact_sheet(images: Sequence[Picture], columns: int = 6) -> Picture:
     """Pictures (h, w, 3) of one size in rows; the last row is filled up with white."""
     blank = np.full_like(images[0], 255)
     rows = [list(images[start : start + columns]) for start in range(0, len(images), columns)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,14 @@ def model_folder(name: str) -> Path:
             return folder / name
     names = ", ".join(model_names()) or "none"
     raise ValueError(f"name: there is no Vista model {name!r}; there are: {names}")
+
+
+def model_digest(name: str) -> str:
+    """Twelve digits of the SHA-256 of a model's weights, which tell results of different weights apart."""
+    digest = hashlib.sha256()
+    for path in sorted(model_folder(name).rglob("*.safetensors")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def load_pipeline(name: str = "vista", **options: Any) -> Any:

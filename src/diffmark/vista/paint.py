@@ -22,14 +22,40 @@ from diffmark.vista.terrain import paint_terrain
 def paint(scene: Scene, size: int = 256) -> NDArray[np.uint8]:
     """The picture of a scene, (size, size, 3) uint8, a function of the scene alone."""
     canvas = _canvas(scene, size)
-    fog = 1.0 if scene.weather == "foggy" else 0.0
-    paint_gradient(canvas)
+    _paint_celestial(canvas, scene)
+    _paint_land(canvas, scene)
+    paint_objects(canvas, scene.objects, scene.ground, scene.time)
+    if scene.weather == "foggy":
+        paint_fog(canvas, 0.30)
+    if scene.weather == "stormy":
+        paint_rain(canvas)
+    return (np.clip(canvas.image, 0, 1) * 255 + 0.5).astype(np.uint8)
+
+
+def places_of_things(scene: Scene, size: int = 256) -> NDArray[np.bool_]:
+    """Where the small things of a scene are (size, size): its objects, and the sun or the moon with its halo."""
+    canvas = _canvas(scene, size)
+    before = canvas.image.copy()
+    _paint_celestial(canvas, scene)
+    found = abs(canvas.image - before).max(-1) > 0.3
+    _paint_land(canvas, scene)
+    before = canvas.image.copy()
+    paint_objects(canvas, scene.objects, scene.ground, scene.time)
+    return found | (abs(canvas.image - before).max(-1) > 0.04)
+
+
+def _paint_celestial(canvas: Canvas, scene: Scene) -> None:
     if scene.celestial == "stars":
         paint_stars(canvas)
     elif scene.celestial == "sun":
         paint_sun(canvas, scene.time)
     elif scene.celestial == "moon":
         paint_moon(canvas)
+
+
+def _paint_land(canvas: Canvas, scene: Scene) -> None:
+    """Clouds, terrain and ground."""
+    fog = 1.0 if scene.weather == "foggy" else 0.0
     if scene.weather in ("cloudy", "stormy"):
         paint_clouds(canvas, stormy=scene.weather == "stormy")
     paint_terrain(canvas, scene.terrain, fog)
@@ -39,16 +65,10 @@ def paint(scene: Scene, size: int = 256) -> NDArray[np.uint8]:
     paint_ground(canvas, scene.ground)
     if scene.ground == "forest":
         paint_forest(canvas, fog)
-    paint_objects(canvas, scene.objects, scene.ground, scene.time)
-    if fog:
-        paint_fog(canvas, 0.30)
-    if scene.weather == "stormy":
-        paint_rain(canvas)
-    return (np.clip(canvas.image, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
 def _canvas(scene: Scene, size: int) -> Canvas:
-    """An empty canvas in the light of the hour and the weather, every colour varied a little."""
+    """A bare sky in the light of the hour and the weather, every colour varied a little."""
     rng = np.random.default_rng([scene.seed, 2])
     light = LIGHTS[scene.time]
     tint = rng.normal(0, 0.022, (5, 3))
@@ -68,10 +88,12 @@ def _canvas(scene: Scene, size: int) -> Canvas:
         dim = 1.1 if scene.time == "night" else 0.74  # a night is dark enough
         zenith, middle, haze = (mix(c, c.mean(), grey) * dim for c in (zenith, middle, haze))
         sun, shade = mix(sun, shade, 0.65) * (dim / 0.74) ** 0.5, shade * (dim / 0.74) ** 0.5 * 0.9
-    return Canvas(
+    canvas = Canvas(
         image=np.empty((size, size, 3), np.float32),
         rng=rng,
         horizon=int(size * rng.uniform(0.56, 0.66)),
         sun_x=float(rng.uniform(0.15, 0.85)),
         zenith=zenith, middle=middle, haze=haze, sun=sun, shade=shade,
     )  # fmt: skip
+    paint_gradient(canvas)
+    return canvas

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from diffmark.vista.paint import paint
+from diffmark.vista.paint import paint, places_of_things
 from diffmark.vista.scenes import random_scene
 
 Picture = NDArray[np.uint8]
@@ -37,6 +37,21 @@ def painted(
         pictures.flush()
         partial.replace(path)
     return np.load(path, mmap_mode="r")
+
+
+def places(folder: Path, count: int, size: int = 32) -> NDArray[np.bool_]:
+    """Latents that show a small thing of the scenes 0 ..., (count, size, size), found once and kept in `folder`."""
+    path = folder / f"places-{count}-{size}.npy"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        found = np.zeros((count, size, size), bool)
+        for i in tqdm(range(count), desc="finding things", disable=None):
+            pixels = places_of_things(random_scene(i))
+            found[i] = pixels.reshape(size, pixels.shape[0] // size, size, -1).mean((1, 3)) > 0.1
+        partial = path.with_suffix(".partial.npy")
+        np.save(partial, found)
+        partial.replace(path)
+    return np.load(path)
 
 
 def photographs(folder: Path) -> list[Picture]:

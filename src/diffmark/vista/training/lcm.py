@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from diffmark.vista.scenes import random_caption, random_scene
 from diffmark.vista.training.config import LoopConfig
-from diffmark.vista.training.data import encoded
+from diffmark.vista.training.data import encoded, places
 from diffmark.vista.training.loop import Chance, train
-from diffmark.vista.training.unet import build_unet, save_pipeline
+from diffmark.vista.training.unet import build_unet, emphasised, save_pipeline
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class LCMConfig:
     guidance_high: float = 8.0
     solver_steps: int = 50  # of the teacher's DDIM trajectory; a step of it is skipped at a time
     huber: float = 0.01
+    emphasis: float = 0.0  # more weight where a sun, a moon or an object is
 
 
 def boundary_scalings(
@@ -49,9 +50,11 @@ def guidance_embedding(guidance: Tensor, width: int) -> Tensor:
 class LCMJob:
     """One step of the consistency function must agree with a guided solver step of the teacher before it."""
 
-    def __init__(self, config: LCMConfig, latents: Tensor, teacher: Any) -> None:
+    def __init__(
+        self, config: LCMConfig, latents: Tensor, teacher: Any, places: Tensor | None = None
+    ) -> None:
         torch.manual_seed(config.loop.seed)
-        self.config, self.latents, self.teacher = config, latents, teacher
+        self.config, self.latents, self.teacher, self.places = config, latents, teacher, places
         for part in (teacher.unet, teacher.text_encoder):
             part.requires_grad_(False).eval()
         made = teacher.unet.config
@@ -91,8 +94,10 @@ class LCMJob:
         student = self.consistent(z_late, late, text, embedding)
         with torch.no_grad():
             target = self.consistent(z_early, early, text, embedding)
-        loss = ((student - target).pow(2) + config.huber**2).sqrt().mean() - config.huber
-        return loss, {"mse": F.mse_loss(student, target)}
+        error = ((student - target).pow(2) + config.huber**2).sqrt() - config.huber
+        return emphasised(error, config.emphasis, self.places, picked).mean(), {
+            "mse": F.mse_loss(student, target)
+        }
 
     def consistent(self, z: Tensor, t: Tensor, text: Tensor, embedding: Tensor) -> Tensor:
         """The consistency function: latents at any t (B,) to z0."""
@@ -116,7 +121,8 @@ class LCMJob:
 def train_lcm(config: LCMConfig, folder: Path, teacher: Any, stop_after: int | None = None) -> Any:
     """Distil `teacher`, an epsilon pipeline, and save the LCM pipeline to `folder/model`."""
     latents = encoded(teacher.vae.eval(), folder.parent / "cache", config.scenes)
-    job = LCMJob(config, latents, teacher)
+    small = torch.from_numpy(places(folder.parent / "cache", config.scenes)) if config.emphasis else None
+    job = LCMJob(config, latents, teacher, small)
     job.model.load_state_dict(train(job, config.loop, folder, stop_after))
     pipeline: Any = LatentConsistencyModelPipeline(
         vae=teacher.vae,
