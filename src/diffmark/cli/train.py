@@ -231,5 +231,5 @@ def measure_family(
     found, calibrated = run(loaded, autoencoder, teacher, paths, marked, same_seed, negatives, seed)
     write_result(out, found, settings, seed)
     if publish:
-        publish_family(calibrated, autoencoder, publish)
+        publish_family(calibrated, autoencoder, publish, found)
     typer.echo(out)
