@@ -36,8 +36,9 @@ def card(family: str, found: dict[str, Any], provenance: dict[str, Any], deviati
     parts = [
         f"# Codec `{family}`: 64 bits, injection `final`\n",
         _wrapped(
-            f"For {MODELS.get(family, family)}. The mark is added to z0, so no denoiser was needed for its training "
-            "and one codec serves every model of the latent space. Native size 512 px (64x64 latents); other sizes "
+            f"For {MODELS.get(family, family)}. The mark is added to z0, so no denoiser was needed for its "
+            "training and one codec serves every model of the latent space. Native size 512 px (64x64 latents); "
+            "other sizes "
             f"and aspects are stretched. delta has standard deviation {deviation} in diffusion-scaled latents."
         ),
         _training(family, provenance),
@@ -55,10 +56,7 @@ def card(family: str, found: dict[str, Any], provenance: dict[str, Any], deviati
         _table("Other sizes (height x width), embedded at strength 1:", found["sizes"]),
         _negatives(found),
         "## Limits\n",
-        "".join(
-            textwrap.fill(f"- {limit.format(**counts)}", 116, subsequent_indent="  ") + "\n"
-            for limit in LIMITS
-        ),
+        "".join(_point(limit.format(**counts)) for limit in LIMITS),
     ]
     return "\n".join(part for part in parts if part)
 
