@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from diffmark.detection import Detector
 from diffmark.fast import OnnxPixelDecoder, PixelDecoder, export_onnx, load_pixel_decoder, save_pixel_decoder
 from diffmark.injection import Injection
 from diffmark.training.channel import Channel
+from diffmark.training.family import start_spread
 from diffmark.training.lessons import Lessons
 from diffmark.training.pixel_decoder import PixelDecoderConfig, train_pixel_decoder
 from diffmark.vista.training.config import LoopConfig
@@ -69,6 +72,7 @@ def test_the_detector_reads_with_it_and_needs_no_autoencoder(folder):
 
 def test_onnx_gives_the_same_logits(folder, tmp_path):
     pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
     decoder = load_pixel_decoder(folder)
     file = export_onnx(decoder, tmp_path / "onnx" / "pixel.onnx")
     read = OnnxPixelDecoder(file)
@@ -81,15 +85,14 @@ def test_onnx_gives_the_same_logits(folder, tmp_path):
 def test_it_learns_to_read_marked_pictures(tmp_path):
     torch.manual_seed(0)
     codec = Codec(CONFIG)
+    start_spread(codec)
     cost = torch.zeros(192, 4, 3, 3)
     cost[:, :, 1, 1] = torch.randn(192, 4) / 4
     channel = Channel(cost, torch.zeros(4, 4, 3, 3), 0.0, 0.0)
     pictures = np.full((4, 64, 64, 3), 128, np.uint8)
     loop = LoopConfig(steps=40, batch=16, learning_rate=2e-3, warmup=1, decay=10, log_every=5)
-    config = PixelDecoderConfig(loop, strength_steps=10, attacked_share=0.2)
+    config = PixelDecoderConfig(loop, strength_end=2.0, strength_steps=20, attacked_share=0.2)
     train_pixel_decoder(config, codec, channel, Lessons(pictures, np.zeros(0)), tmp_path)
-    import json
-
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert lines[-1]["accuracy"] > 0.8
     assert (tmp_path / "pixel.safetensors").is_file()

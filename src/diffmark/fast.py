@@ -6,6 +6,7 @@ the codec as `pixel.safetensors`, and can be exported to ONNX for onnxruntime.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import warnings
 from dataclasses import replace
@@ -72,6 +73,8 @@ def load_pixel_decoder(codec: str | Path) -> PixelDecoder:
 
 def export_onnx(decoder: PixelDecoder, file: str | Path) -> Path:
     """Write the decoder as ONNX: input `pixels` (B, 3, H, W) in [-1, 1], output `logits` (B, L, 2), any B."""
+    if importlib.util.find_spec("onnx") is None:
+        raise ImportError("exporting to ONNX needs onnx: pip install 'diffmark[eval]'")
     file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     example = torch.zeros(1, 3, *decoder.image_size)
