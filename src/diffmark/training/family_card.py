@@ -71,10 +71,11 @@ def _wrapped(text: str) -> str:
 
 def _training(family: str, provenance: dict[str, Any]) -> str:
     stage, step = provenance.get("stage"), provenance.get("step")
+    rest = "--stage channel" if stage == "channel" else "--own SMALL"
     commands = "\n".join(
         (
             f"diffmark train distil --config configs/family/autoencoder_{family}.toml --vae TINY --pictures DIR",
-            f"diffmark train family --config configs/family_{family}.toml --vae TINY --pictures DIR",
+            f"diffmark train family --config configs/family_{family}.toml --vae TINY --pictures DIR {rest}",
         )
     )
     data = _wrapped(

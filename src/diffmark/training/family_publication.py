@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ def publish_family(codec: Codec, autoencoder: nn.Module, folder: str | Path, fou
     folder = codec.save_pretrained(folder, dtype=torch.float16)
     writer: Any = autoencoder
     writer.save_pretrained(folder / "vae")
+    described = folder / "vae" / "config.json"
+    settings = json.loads(described.read_text())
+    settings.pop("_name_or_path", None)  # where it lay on the machine that trained it
+    described.write_text(json.dumps(settings, indent=2) + "\n")
     weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
     save_file({name: value.half() for name, value in load_file(weights).items()}, weights)
     family = codec.config.family or "own"
