@@ -23,6 +23,7 @@ from torch import nn
 from diffmark import statistics
 from diffmark.calibration import evidence
 from diffmark.codec import Codec, find_codec, read_config
+from diffmark.fast import PixelDecoder, load_pixel_decoder
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
 from diffmark.payload import Payload, PayloadScheme
 from diffmark.secret import Bits, SecretLike, as_secrets, to_hex
@@ -118,14 +119,18 @@ class Detector:
     def __init__(
         self,
         codec: Codec,
-        vae: nn.Module,
+        vae: nn.Module | None,
         *,
+        pixel_decoder: PixelDecoder | None = None,
         fpr: float = 1e-3,
         payload: PayloadScheme | None = None,
         batch_size: int = 8,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
-        check_family(codec.config, vae)
+        if vae is not None:
+            check_family(codec.config, vae)
+        elif pixel_decoder is None:
+            raise ValueError("a detector needs an autoencoder, or a pixel decoder in its place")
         statistics.match_threshold(codec.config.length, fpr)  # raises if the rate cannot be reached
         if payload and payload.code.length != codec.config.length:
             raise ValueError(
@@ -133,15 +138,28 @@ class Detector:
             )
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        self.codec, self.vae = codec.eval(), vae.eval()
+        self.codec = codec.eval()
+        self.vae: Any = vae.eval() if vae is not None else None
+        self.pixel_decoder = pixel_decoder
         self.fpr, self.payload = fpr, payload
         self.batch_size, self.max_pixels = batch_size, max_pixels
 
     @classmethod
     def from_pretrained(
-        cls, codec: str | Path | Codec, vae: str | Path | nn.Module | None = None, **options: Any
+        cls,
+        codec: str | Path | Codec,
+        vae: str | Path | nn.Module | None = None,
+        fast: bool = False,
+        **options: Any,
     ) -> Detector:
-        """Codec by name, folder or hub id; `vae` by folder or hub id, or the one that comes with the codec."""
+        """Codec by name, folder or hub id; `vae` by folder or hub id, or the one that comes with the codec.
+
+        `fast` reads with the codec's pixel decoder instead of an autoencoder.
+        """
+        if fast:
+            if isinstance(codec, Codec) or vae is not None:
+                raise ValueError("fast reading takes a codec by name, folder or hub id, and no autoencoder")
+            return cls(Codec.from_pretrained(codec), None, pixel_decoder=load_pixel_decoder(codec), **options)
         if not isinstance(codec, Codec):
             if vae is None:
                 vae = _own_vae(codec)
@@ -152,9 +170,15 @@ class Detector:
 
     def to(self, device: str | torch.device) -> Detector:
         """Move codec and autoencoder to a device."""
-        self.codec.to(device)
-        self.vae.to(device)
+        for part in (self.codec, self.vae, self.pixel_decoder):
+            if part is not None:
+                part.to(device)
         return self
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) that images are resized to before they are read."""
+        return self.pixel_decoder.image_size if self.pixel_decoder else self.codec.config.image_size
 
     def detect(self, image: ImageLike, secret: SecretLike | None = None) -> Detection:
         """One image. `secret` may be several: the p-value then counts the tries."""
@@ -182,7 +206,7 @@ class Detector:
         for image in images:
             try:
                 # Only the native size is kept, so that a batch of huge images stays small.
-                batch.append(read_image(image, self.max_pixels).resized(self.codec.config.image_size))
+                batch.append(read_image(image, self.max_pixels).resized(self.image_size))
             except ImageError as error:
                 batch.append(error)
             if len(batch) == self.batch_size:
@@ -192,7 +216,9 @@ class Detector:
 
     @torch.no_grad()
     def logits(self, pixels: torch.Tensor) -> np.ndarray:
-        """Pixels in [-1, 1] at the codec's native size, (B, 3, H, W) -> logits (B, L, 2)."""
+        """Pixels in [-1, 1] at `image_size`, (B, 3, H, W) -> logits (B, L, 2)."""
+        if self.pixel_decoder is not None:
+            return self.pixel_decoder.eval()(pixels.to(self.codec.device)).cpu().numpy()
         device = next(self.vae.parameters()).device
         return self.codec.decode(encode(self.vae, pixels.to(device))).cpu().numpy()
 
@@ -226,7 +252,8 @@ class Detector:
             return Detection(
                 verdict=verdict, test="payload", p_value=payload.p_value, payload=payload, **shared
             )
-        if self.codec.calibration is not None:
+        # The calibration was measured through an autoencoder; a pixel decoder is sure of itself in another way.
+        if self.codec.calibration is not None and self.pixel_decoder is None:
             p_value = self.codec.calibration.p_value(float(evidence(margins)))
             verdict = _verdict(p_value, self.fpr)
             if (

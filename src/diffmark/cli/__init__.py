@@ -12,6 +12,7 @@ from diffmark.cli import (
     attack,
     audit,
     c2pa,
+    calibrate,
     detect,
     embed,
     evaluate,
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.command("generate")(generate.generate)
 app.command("detect")(detect.detect)
 app.command("embed")(embed.embed)
+app.command("calibrate")(calibrate.calibrate)
 app.command("attack")(attack.attack)
 app.command("evaluate")(evaluate.evaluate)
 app.command("identify")(identify.identify)

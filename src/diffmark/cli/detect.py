@@ -23,6 +23,9 @@ def detect(
     ],
     codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
     vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Read with the codec's pixel decoder, without an autoencoder.")
+    ] = False,
     secret: Annotated[
         list[str] | None, typer.Option(help="Hex of a secret to look for; may be repeated.")
     ] = None,
@@ -46,7 +49,7 @@ def detect(
     from diffmark.progress import track
 
     paths = list(expand(images, sys.stdin))
-    detector = Detector.from_pretrained(codec, vae, fpr=fpr, batch_size=batch_size)
+    detector = Detector.from_pretrained(codec, vae, fast, fpr=fpr, batch_size=batch_size)
     detector.payload = read_scheme(payload_key, payload_bits, detector.codec.config.length)
     found = detector.to(find_device(device)).scan(paths, secret or None)
     outcomes = track(found, "reading", len(paths))

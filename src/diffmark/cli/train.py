@@ -120,6 +120,32 @@ def family(
         typer.echo(f"{out / stage / 'best'}  {trained.provenance}")
 
 
+@app.command("pixel-decoder")
+def pixel_decoder(
+    config: Config,
+    codec: Annotated[str, typer.Option(help="The family's codec: name, folder or hub id.")],
+    vae: Teacher,
+    pictures: Photographs,
+    out: Out = None,
+    cache: Cache = Path("runs/cache"),
+) -> None:
+    """Train the decoder that reads a codec's secrets from pixels at once; a run that is there is resumed."""
+    from diffmark.codec import Codec
+    from diffmark.training.ground import channel_of
+    from diffmark.training.lessons import make_lessons
+    from diffmark.training.pixel_decoder import PixelDecoderConfig, train_pixel_decoder
+    from diffmark.training.tiny import open_autoencoder
+    from diffmark.vista.training.config import read_config
+
+    out = out or Path("runs") / config.stem
+    settings = read_config(config, PixelDecoderConfig)
+    teacher = open_autoencoder(vae)
+    lessons = make_lessons(teacher, pictures, settings.every, cache)
+    channel = channel_of(teacher, lessons, cache)
+    train_pixel_decoder(settings, Codec.from_pretrained(codec), channel, lessons, out)
+    typer.echo(out)
+
+
 @app.command()
 def plot(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
@@ -205,5 +231,5 @@ def measure_family(
     found, calibrated = run(loaded, autoencoder, teacher, paths, marked, same_seed, negatives, seed)
     write_result(out, found, settings, seed)
     if publish:
-        publish_family(calibrated, autoencoder, publish)
+        publish_family(calibrated, autoencoder, publish, found)
     typer.echo(out)

@@ -145,7 +145,8 @@ def _embedded(
     reader: Reader, own: nn.Module, photographs: list[Image.Image]
 ) -> tuple[list[Any], list[Image.Image]]:
     """Accuracy and PSNR over strengths, and the marked images of strength 1."""
-    codec, curve, kept = reader.detector.codec, [], []
+    codec, curve = reader.detector.codec, []
+    kept: list[Image.Image] = []
     for strength in tqdm(STRENGTHS, desc="embedding", disable=None):
         images = [
             embed(image, codec, own, reader.secrets[i], strength) for i, image in enumerate(photographs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from diffmark.codec import Codec
+from diffmark.training.family_card import card
 from diffmark.vae import load_vae
 
 
@@ -25,13 +27,19 @@ def load_half(source: str | Path, own: str | Path, deviation: float | None = Non
     return other.eval(), autoencoder.eval()
 
 
-def publish_family(codec: Codec, autoencoder: nn.Module, folder: str | Path) -> Path:
-    """Write config.json, codec.safetensors and vae/ into `folder`."""
+def publish_family(codec: Codec, autoencoder: nn.Module, folder: str | Path, found: dict[str, Any]) -> Path:
+    """Write config.json, codec.safetensors, vae/ and the card with the figures `found` into `folder`."""
     from safetensors.torch import load_file, save_file
 
     folder = codec.save_pretrained(folder, dtype=torch.float16)
     writer: Any = autoencoder
     writer.save_pretrained(folder / "vae")
+    described = folder / "vae" / "config.json"
+    settings = json.loads(described.read_text())
+    settings.pop("_name_or_path", None)  # where it lay on the machine that trained it
+    described.write_text(json.dumps(settings, indent=2) + "\n")
     weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
     save_file({name: value.half() for name, value in load_file(weights).items()}, weights)
+    family = codec.config.family or "own"
+    (folder / "README.md").write_text(card(family, found, codec.provenance, codec.config.deviation))
     return folder

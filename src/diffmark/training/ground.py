@@ -11,7 +11,7 @@ from torch import nn
 
 from diffmark.training.channel import Channel, measure_channel
 from diffmark.training.family import FamilyConfig, Ground
-from diffmark.training.lessons import make_lessons
+from diffmark.training.lessons import Lessons, make_lessons
 from diffmark.vae import check_family
 from diffmark.vista.training.data import to_tensor
 
@@ -21,21 +21,29 @@ PROBES = 16  # photographs that the channel is measured on
 def prepare_ground(
     config: FamilyConfig, photographs: Path, teacher: nn.Module, others: Sequence[nn.Module], cache: Path
 ) -> Ground:
-    """Latents and channel are the teacher's; crops go through it and the other autoencoders in turn."""
+    """Latents and channel are the teacher's; crops go through the other autoencoders in turn, which are faster.
+
+    Without any others they go through the teacher.
+    """
     for autoencoder in (teacher, *others):
         check_family(config.codec, autoencoder)
     lessons = make_lessons(teacher, photographs, config.every, cache)
     side = lessons.latents.shape[-1]
     if (config.codec.height, config.codec.width) != (2 * side, 2 * side):
         raise ValueError(f"hosts are mosaics of {2 * side}x{2 * side} latents: set codec.height and width so")
+    channel = channel_of(teacher, lessons, cache)
+    return Ground(torch.from_numpy(lessons.latents), channel, tuple(others) or (teacher,))
+
+
+def channel_of(teacher: nn.Module, lessons: Lessons, cache: Path) -> Channel:
+    """The teacher's channel, measured on some of the lessons' pictures or taken from `cache`."""
     file = cache / f"channel-{_key(teacher)}.pt"
     if file.is_file():
-        channel = Channel(**torch.load(file, weights_only=True))
-    else:
-        chosen = lessons.pictures[:: max(len(lessons.pictures) // PROBES, 1)][:PROBES]
-        channel = measure_channel(teacher, (to_tensor(picture[None]) for picture in chosen))
-        torch.save(channel.state(), file)
-    return Ground(torch.from_numpy(lessons.latents), channel, (*others, teacher))
+        return Channel(**torch.load(file, weights_only=True))
+    chosen = lessons.pictures[:: max(len(lessons.pictures) // PROBES, 1)][:PROBES]
+    channel = measure_channel(teacher, (to_tensor(picture[None]) for picture in chosen))
+    torch.save(channel.state(), file)
+    return channel
 
 
 def _key(autoencoder: nn.Module) -> str:

@@ -181,7 +181,8 @@ def _describe_negatives(margins: np.ndarray, codec: Codec, seed: int) -> dict[st
 
 def write_result(path: str | Path, found: dict[str, Any], config: Any, seed: int) -> None:
     """The figures with what made them: command, config, seed, versions, git revision."""
-    document = {**provenance(command(), asdict(config)), "seed": seed, "results": found}
+    settings = config if isinstance(config, dict) else asdict(config)
+    document = {**provenance(command(), settings), "seed": seed, "results": found}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(document, indent=2) + "\n")
 

@@ -1,0 +1,114 @@
+"""The codecs that ship for real latent spaces: what a user gets who has no diffusion model at hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from conftest import _build
+from PIL import Image
+
+import diffmark
+from diffmark import cli
+from diffmark.codec import bundled_codecs, find_codec
+from diffmark.detection import Detector
+from diffmark.embedding import embed
+from diffmark.evaluation.metrics import psnr
+from diffmark.injection import Injection
+from diffmark.secret import to_hex
+from diffmark.vae import FAMILIES, encode
+from diffmark.vista.paint import paint
+from diffmark.vista.scenes import random_scene
+
+SHIPPED = [name for name in bundled_codecs() if name in FAMILIES and name != "vista"]
+WITH_OWN = [name for name in SHIPPED if (find_codec(name) / "vae").is_dir()]
+
+
+@pytest.fixture(scope="module")
+def picture():
+    return Image.fromarray(paint(random_scene(7), 512))
+
+
+@pytest.fixture(scope="module")
+def secret():
+    return np.random.default_rng(0).integers(2, size=64, dtype=np.uint8)
+
+
+def test_sd_ships():
+    assert "sd" in WITH_OWN
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_card_states_what_was_measured(name):
+    folder = find_codec(name)
+    config = json.loads((folder / "config.json").read_text())["config"]
+    card = (folder / "README.md").read_text()
+    assert config["family"] == name
+    assert config["injection"]["mode"] == "final"
+    assert "distilled" in card
+    assert f"results/family_{name}.json" in card
+
+
+@pytest.mark.parametrize("name", WITH_OWN)
+def test_a_picture_is_marked_and_read_without_any_model(name, picture, secret):
+    detector = Detector.from_pretrained(name)
+    marked = embed(picture, detector.codec, detector.vae, secret)
+    assert psnr(marked, picture) > 31
+    found = detector.detect(marked, secret)
+    assert found.verdict == "marked"
+    assert found.matches >= 56
+    assert detector.detect(picture, secret).verdict == "not marked"
+
+
+def test_another_size_and_aspect(picture, secret):
+    detector = Detector.from_pretrained("sd")
+    wide = picture.resize((700, 400), Image.Resampling.LANCZOS)
+    marked = embed(wide, detector.codec, detector.vae, secret)
+    assert marked.size == (700, 400)
+    assert detector.detect(marked, secret).verdict == "marked"
+
+
+def test_the_commands_need_no_autoencoder(picture, secret, tmp_path, monkeypatch, capsys):
+    picture.save(tmp_path / "in.png")
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["diffmark", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return stop.value.code or 0, capsys.readouterr().out
+
+    hexed = to_hex(secret)
+    code, _ = run(
+        "embed", tmp_path / "in.png", "--codec", "sd", "--secret", hexed, "--out", tmp_path / "out.jpg"
+    )
+    assert code == 0
+    code, out = run(
+        "detect", tmp_path / "out.jpg", "--codec", "sd", "--secret", hexed, "--json", "--device", "cpu"
+    )
+    assert code == 0
+    assert json.loads(out)["verdict"] == "marked"
+
+
+@pytest.mark.parametrize("mode", ["final", "late"])
+def test_a_pipeline_of_the_family_generates_marked_images(mode, picture, secret):
+    """A real img2img pipeline with random denoiser weights: a few steps at the end of the trajectory."""
+    rig, detector = _build("img2img"), Detector.from_pretrained("sd")
+    parts = {**rig.pipe.components, "vae": detector.vae}
+    pipe = type(rig.pipe)(**parts, requires_safety_checker=False)
+    pipe.set_progress_bar_config(disable=True)
+    arguments = {**rig.arguments, "image": picture, "strength": 0.1, "num_inference_steps": 50}
+    plain = pipe(**arguments, generator=torch.Generator().manual_seed(0)).images[0]
+    with diffmark.watermark(pipe, detector.codec, secret, injection=Injection(mode), strength=2.0):
+        marked = pipe(**arguments, generator=torch.Generator().manual_seed(0)).images[0]
+    assert detector.detect(marked, secret).verdict == "marked"
+    assert detector.detect(plain, secret).verdict == "not marked"
+
+
+def test_our_latents_are_in_the_familys_scale(picture):
+    detector = Detector.from_pretrained("sd")
+    pixels = torch.from_numpy(np.asarray(picture, np.float32)).permute(2, 0, 1)[None] / 127.5 - 1
+    with torch.no_grad():
+        assert 0.5 < float(encode(detector.vae, pixels).std()) < 1.5

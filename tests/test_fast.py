@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_codec
+from PIL import Image
+
+from diffmark.codec import Codec, CodecConfig, CodecError
+from diffmark.detection import Detector
+from diffmark.fast import OnnxPixelDecoder, PixelDecoder, export_onnx, load_pixel_decoder, save_pixel_decoder
+from diffmark.injection import Injection
+from diffmark.training.channel import Channel
+from diffmark.training.family import start_spread
+from diffmark.training.lessons import Lessons
+from diffmark.training.pixel_decoder import PixelDecoderConfig, train_pixel_decoder
+from diffmark.vista.training.config import LoopConfig
+
+CONFIG = CodecConfig(
+    length=16,
+    height=16,
+    width=16,
+    embed_dim=16,
+    encoder_widths=(8,),
+    decoder_widths=(8, 16),
+    decoder_hidden=(),
+    injection=Injection("final"),
+    deviation=0.3,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    torch.manual_seed(0)
+    Codec(CONFIG).save_pretrained(tmp_path)
+    decoder = PixelDecoder(CONFIG)
+    save_pixel_decoder(decoder.half().float(), tmp_path)
+    return tmp_path
+
+
+def test_saved_and_loaded_it_reads_the_same(folder):
+    torch.manual_seed(0)
+    Codec(CONFIG)
+    made = PixelDecoder(CONFIG).half().float().eval()
+    pixels = torch.rand(2, 3, *made.image_size) * 2 - 1
+    assert made.image_size == (64, 64)  # half of 16 x 8 pixels
+    torch.testing.assert_close(load_pixel_decoder(folder)(pixels), made(pixels))
+
+
+def test_a_codec_without_one_says_so(tmp_path):
+    tiny_codec().save_pretrained(tmp_path)
+    with pytest.raises(CodecError, match="has no pixel decoder"):
+        Detector.from_pretrained(tmp_path, fast=True)
+
+
+def test_the_detector_reads_with_it_and_needs_no_autoencoder(folder):
+    detector = Detector.from_pretrained(folder, fast=True)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 70, 3), dtype=np.uint8))
+    found = detector.detect(image)
+    small = np.asarray(image.resize((64, 64), Image.Resampling.LANCZOS), np.float32)
+    pixels = torch.from_numpy(small.transpose(2, 0, 1) / 127.5 - 1)[None]
+    with torch.no_grad():
+        expected = load_pixel_decoder(folder)(pixels)[0].numpy()
+    np.testing.assert_allclose(found.logits, expected, atol=1e-5)
+    with pytest.raises(ValueError, match="no autoencoder"):
+        Detector.from_pretrained(Codec(CONFIG), fast=True)
+    with pytest.raises(ValueError, match="needs an autoencoder"):
+        Detector(Codec(CONFIG), None)
+
+
+def test_onnx_gives_the_same_logits(folder, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    decoder = load_pixel_decoder(folder)
+    file = export_onnx(decoder, tmp_path / "onnx" / "pixel.onnx")
+    read = OnnxPixelDecoder(file)
+    pixels = torch.rand(3, 3, 64, 64) * 2 - 1
+    with torch.no_grad():
+        np.testing.assert_allclose(read(pixels.numpy()), decoder(pixels).numpy(), atol=1e-4)
+    assert read.image_size == (64, 64)
+
+
+def test_it_learns_to_read_marked_pictures(tmp_path):
+    torch.manual_seed(0)
+    codec = Codec(CONFIG)
+    start_spread(codec)
+    cost = torch.zeros(192, 4, 3, 3)
+    cost[:, :, 1, 1] = torch.randn(192, 4) / 4
+    channel = Channel(cost, torch.zeros(4, 4, 3, 3), 0.0, 0.0)
+    pictures = np.full((4, 64, 64, 3), 128, np.uint8)
+    loop = LoopConfig(steps=40, batch=16, learning_rate=2e-3, warmup=1, decay=10, log_every=5)
+    config = PixelDecoderConfig(loop, strength_end=2.0, strength_steps=20, attacked_share=0.2)
+    train_pixel_decoder(config, codec, channel, Lessons(pictures, np.zeros(0)), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines[-1]["accuracy"] > 0.8
+    assert (tmp_path / "pixel.safetensors").is_file()
