@@ -21,17 +21,18 @@ class TreeRing(RingMethod):
 
     name = "tree-ring"
 
-    def __init__(self, pipe: Any, *arguments: Any, key_seed: int = 0, **options: Any) -> None:
+    def __init__(
+        self, pipe: Any, *arguments: Any, key_seed: int = 0, radius: int | None = None, **options: Any
+    ) -> None:
         super().__init__(pipe, *arguments, **options)
         drawn = spectrum(key_noise(self.side, key_seed))
-        self.mask, self.pattern = ring_pattern(drawn, round(10 * self.side / 64))
+        self.mask, self.pattern = ring_pattern(drawn, radius or round(10 * self.side / 64))
 
-    def generate(self, order: Order) -> Image.Image:
-        latents = self.start(order)
-        marked = spectrum(latents[:, self.channel])
+    def imprint(self, latents: Tensor, order: Order) -> Tensor:
+        marked, latents = spectrum(latents[:, self.channel]), latents.clone()
         marked[:, self.mask] = self.pattern[self.mask]
         latents[:, self.channel] = from_spectrum(marked)
-        return self.paint(order, latents)
+        return latents
 
     def spectra(self, images: Sequence[Image.Image]) -> Tensor:
         return spectrum(self.invert(images)[:, self.channel])

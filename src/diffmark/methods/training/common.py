@@ -1,0 +1,34 @@
+"""What the baselines' training jobs share."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from diffmark.vista.training.data import Picture, random_crop, to_tensor
+
+
+def picture_batch(
+    rng: np.random.Generator, scenes: Picture, photos: list[Picture], count: int, side: int, photo_share: float
+) -> Tensor:
+    """Scenes and 256-pixel parts of photographs at `side` pixels, (count, 3, side, side) in [-1, 1]."""
+    parts = [random_crop(rng, scenes, photos, scenes.shape[1], photo_share) for _ in range(count)]
+    pixels = to_tensor(np.stack(parts))
+    return pixels if side == scenes.shape[1] else F.interpolate(pixels, (side, side), mode="area")
+
+
+def random_signs(count: int, bits: int, generator: torch.Generator) -> Tensor:
+    """Random secrets as -1 and 1, (count, bits)."""
+    return 2.0 * torch.randint(2, (count, bits), generator=generator) - 1
+
+
+def accuracy(logits: Tensor, secrets: Tensor) -> Tensor:
+    """Share of bits whose sign is right."""
+    return ((logits > 0) == (secrets > 0)).float().mean()
+
+
+def annealed(first: float, last: float, done: float) -> float:
+    """From `first` to `last` by a constant factor a step, as `done` goes from 0 to 1."""
+    return float(first * (last / first) ** min(max(done, 0.0), 1.0))
