@@ -10,6 +10,7 @@ import typer
 
 from diffmark.cli import (
     attack,
+    baselines,
     detect,
     embed,
     evaluate,
@@ -45,6 +46,7 @@ app.add_typer(train.app, name="train")
 app.command("serve")(serve.serve)
 app.add_typer(serve.tokens, name="token")
 app.add_typer(vista.app, name="vista")
+app.add_typer(baselines.app, name="baselines")
 
 
 def main() -> None:

@@ -36,6 +36,10 @@ class Method(ABC):
     def generates(self) -> bool:
         return type(self).generate is not Method.generate
 
+    def carried(self, secret: Bits) -> Bits:
+        """The bits that an image of an order with this secret carries: its first ones, or a key that is fixed."""
+        return secret[: self.bits] if self.bits else secret
+
     @abstractmethod
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
         """Margins, (B, bits): the sign is the bit, the size how sure it is; +-1 where a method does not say."""

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from diffmark.methods.stegastamp import SIDE, StegaStampNetwork
-from diffmark.methods.training.common import accuracy, annealed, picture_batch, random_signs
+from diffmark.methods.training.common import accuracy, annealed, picture_batch, random_signs, train_stage
 from diffmark.methods.training.distortions import in_a_row
 from diffmark.vista.training.autoencoder import gradient_loss
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted, photographs
-from diffmark.vista.training.loop import Chance, train
+from diffmark.vista.training.loop import Chance
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,11 @@ class StegaStampJob:
 
 def train_stegastamp(
     config: StegaStampConfig, folder: Path, photos: Path | None, stop_after: int | None = None
-) -> StegaStampNetwork:
-    """Train and save to `folder/model`."""
+) -> StegaStampNetwork | None:
+    """Train and save to `folder/model`; None if it was stopped before its end."""
     pictures = photographs(photos) if photos else []
     job = StegaStampJob(config, painted(folder.parent / "cache", config.scenes), pictures)
-    job.model.load_state_dict(train(job, config.loop, folder, stop_after))
+    if not train_stage(job, config.loop, folder, stop_after):
+        return None
     job.model.eval().save_pretrained(folder / "model")
     return job.model
