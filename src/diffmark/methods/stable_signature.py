@@ -2,11 +2,12 @@
 carries one key of 48 bits, read by a fixed extractor.
 
 As in its paper: 48 bits; a HiDDeN-style extractor is trained first together with an encoder that is then thrown away,
-the secret being repeated at every position, through crops, resizing, JPEG and blur; its outputs on unmarked images are
+the secret being repeated at every position, through resizing, JPEG, blur and brightness; its outputs on unmarked images are
 whitened; then the decoder alone is fine-tuned in about a hundred steps of batch 4 against the key, with a perceptual
 loss to the decoder that it was. Deviations, made for one CPU core:
 - the extractor works on 4 x 4 patches, 0.1 M parameters, trained for hundreds of steps on 128-pixel parts of scenes
   (300 epochs of COCO in the paper), and has beside it a linear way from the mean of all 8 x 8 cells of the image;
+- no crops among its distortions: reading off the grid of cells is not learned in so few steps;
 - the encoder's residual falls to a set RMS while it is trained, so that the extractor learns to read faint marks;
 - the perceptual loss is an error weighed by local contrast (contrast masking), not Watson-VGG;
 - whitening keeps the axes (the inverse root of the covariance, not its principal axes).
@@ -57,8 +58,7 @@ class Extractor(nn.Module):
         self.register_buffer("whitening", torch.eye(bits))
 
     def forward(self, images: Tensor) -> Tensor:
-        cells = F.pixel_unshuffle(images, CELL).mean(dim=(2, 3))
-        logits = self.network(images) + self.correlate(cells)
+        logits = self.network(images) + self.correlate(mean_cell(images))
         return (logits - self.mean) @ self.whitening
 
     @torch.no_grad()
@@ -69,6 +69,12 @@ class Extractor(nn.Module):
         root = axes @ torch.diag((values + 1e-3 * values.mean()).rsqrt()) @ axes.T
         self.whitening.copy_((root * values.mean().sqrt()).to(self.whitening))
         self.mean.copy_(unmarked.mean(dim=0))
+
+
+def mean_cell(images: Tensor) -> Tensor:
+    """The mean of all 8 x 8 cells of an image without its colour, (B, 192)."""
+    cells = F.pixel_unshuffle(images, CELL).mean(dim=(2, 3)).view(-1, 3, CELL**2)
+    return (cells - cells.mean(dim=2, keepdim=True)).flatten(1)
 
 
 class SignedDecoder(ModelMixin, ConfigMixin):

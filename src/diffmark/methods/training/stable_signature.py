@@ -21,7 +21,7 @@ from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted, photographs
 from diffmark.vista.training.loop import Chance
 
-ATTACKS = ("resized_crop", "resize", "jpeg", "blur", "brightness")
+ATTACKS = ("resize", "jpeg", "blur", "brightness")
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,9 @@ class StableSignatureConfig:
     photo_share: float = 0.2
     crop: int = 128
     first_rms: float = 0.4  # of the throw-away encoder's residual, pixels in [-1, 1]; falls to `rms` by `quiet_at`
-    rms: float = 0.05
-    quiet_at: float = 0.6  # share of the extractor's run
+    rms: float = 0.08
+    quiet_at: float = 0.5  # share of the extractor's run
+    distortion: float = 0.6  # strongest distortion, from nothing at the start
     whitening_images: int = 256
     perceptual_weight: float = 1.0
 
@@ -52,6 +53,13 @@ class HiddenPair(nn.Module):
         self.encoder = nn.Sequential(nn.Conv2d(patch + bits, 64, 1), conv(64, 64), nn.Conv2d(64, patch, 1))
         self.direct = nn.Linear(bits, patch)
         self.extractor = Extractor(bits, width)
+        # Starts as spread spectrum and its matched filter, which read each other; the networks grow on that.
+        nn.init.orthogonal_(self.direct.weight)
+        nn.init.zeros_(self.encoder[-1].weight)  # type: ignore[arg-type]
+        nn.init.zeros_(self.encoder[-1].bias)  # type: ignore[arg-type]
+        nn.init.zeros_(self.direct.bias)
+        with torch.no_grad():
+            self.extractor.correlate.weight.copy_(10 * self.direct.weight.T)
 
     def residual(self, images: Tensor, secrets: Tensor, rms: float) -> Tensor:
         """What is added to the images, (B, 3, H, W)."""
@@ -78,7 +86,7 @@ class ExtractorJob:
         x = self.pictures(chance.numpy, config.extractor.batch)
         secrets = random_signs(len(x), config.bits, chance.torch)
         y = x + self.model.residual(x, secrets, annealed(config.first_rms, config.rms, done))
-        logits = self.model.extractor(one_of(ATTACKS, y, min(done, 1.0), chance.torch))
+        logits = self.model.extractor(one_of(ATTACKS, y, config.distortion * min(done, 1.0), chance.torch))
         loss = F.binary_cross_entropy_with_logits(logits, (secrets + 1) / 2)
         return loss, {"accuracy": accuracy(logits, secrets)}
 
