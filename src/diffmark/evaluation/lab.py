@@ -71,7 +71,7 @@ class Lab:
 
     def secrets(self, method: Method, count: int) -> NDArray[np.uint8]:
         """The bits that each marked image carries, (count, bits)."""
-        return np.stack([method.carried(order.secret) for order in self.orders[:count]])
+        return np.stack([order.secret[: method.bits] for order in self.orders[:count]])
 
     def negatives(self) -> Iterator[Image.Image]:
         """Unmarked images: of the model, of the painter, photographs."""
@@ -82,9 +82,9 @@ class Lab:
         return chain(model, painted_scenes(self.extent.scenes), crops)
 
     def negative_scores(self, method: Method) -> NDArray[np.float64]:
-        """Each unmarked image scored against a random secret of its own, or the key of a method that has one."""
+        """Each unmarked image scored against a random secret of its own."""
         rng, scores = np.random.default_rng(12345), []
         for batch in batches(self.negatives()):
             secrets = rng.integers(0, 2, (len(batch), max(method.bits, 1))).astype(np.uint8)
-            scores.append(method.score(batch, np.stack([method.carried(secret) for secret in secrets])))
+            scores.append(method.score(batch, secrets))
         return np.concatenate(scores)

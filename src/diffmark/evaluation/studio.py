@@ -44,8 +44,8 @@ class Studio:
         return self._kept({**self._recipe(order), "method": None}, paint)
 
     def marked(self, method: Method, order: Order) -> Image.Image:
-        """The picture of an order with a method's mark, for the bits that the method carries of its secret."""
-        order = replace(order, secret=method.carried(order.secret))
+        """The picture of an order with a method's mark, for the first `bits` bits of its secret."""
+        order = replace(order, secret=order.secret[: method.bits] if method.bits else order.secret)
 
         def paint() -> Image.Image:
             return (
