@@ -24,6 +24,8 @@ from diffmark.vae import encode
 class InversionMethod(Method):
     """Marks z_T (or a later state) and reads it back by running DDIM backwards with the empty prompt."""
 
+    costly = True
+
     def __init__(self, pipe: Any, sampling: Sampling | None = None, inversion_steps: int = 50) -> None:
         self.pipe, self.sampling = pipe, sampling or Sampling()
         self.trajectory = sampler_trajectory(pipe.scheduler, inversion_steps)
