@@ -33,10 +33,12 @@ class Backbone:
         return torch.cat(parts)
 
     @torch.no_grad()
-    def distances(self, images: Sequence[Image.Image], others: Sequence[Image.Image], batch: int = 16) -> Tensor:
-        """LPIPS's form without its learned weights, (N,): squared distance of unit vectors a place, mean a map, sum.
+    def distances(
+        self, images: Sequence[Image.Image], others: Sequence[Image.Image], batch: int = 16
+    ) -> Tensor:
+        """LPIPS's form without its learned weights, (N,); 0 for equal images.
 
-        0 for equal images.
+        Squared distance of unit vectors at each place, averaged over a map and summed over the maps.
         """
         parts = []
         for start in range(0, len(images), batch):

@@ -107,7 +107,9 @@ def evaluate_compression_command(runs: Runs = RUNS, photos: Photos = None, count
 
     rows = evaluate_compression(load_compression(), runs / "cache", photos, count)
     config = {"count": count, "photographs": photos is not None}
-    typer.echo(json.dumps({**provenance("diffmark vista evaluate-compression", config), "rows": rows}, indent=1))
+    typer.echo(
+        json.dumps({**provenance("diffmark vista evaluate-compression", config), "rows": rows}, indent=1)
+    )
 
 
 @app.command("evaluate-classifier")

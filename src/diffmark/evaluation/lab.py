@@ -138,7 +138,9 @@ class Lab:
     def plain(self, orders: Sequence[Order], studio: Studio | None = None) -> list[Image.Image]:
         return (studio or self.studio).plain(orders)
 
-    def marked(self, method: Method, orders: Sequence[Order], studio: Studio | None = None) -> list[Image.Image]:
+    def marked(
+        self, method: Method, orders: Sequence[Order], studio: Studio | None = None
+    ) -> list[Image.Image]:
         return (studio or self.studio).marked(method, orders)
 
     def attacked(

@@ -40,7 +40,7 @@ class Memory:
     def keep_arrays(self, recipe: Recipe, arrays: Arrays) -> None:
         def write(path: Path) -> None:
             with path.open("wb") as file:  # a name without .npz would get it added
-                np.savez(file, **arrays)
+                np.savez(file, **arrays)  # type: ignore[arg-type]
 
         self._write(recipe, "npz", write)
 

@@ -1,7 +1,7 @@
 """What work there is and what it costs: counted beforehand by a dry run, timed while it is done.
 
-Experiments hand all that takes time to a meter. A `Meter` does it, times it and moves the progress bar. A `DryMeter`
-does nothing but count, so that a run of the experiments with it tells the whole work before any is done.
+Experiments hand all that takes time to a meter. A `Meter` does it, times it and moves the progress bar. A
+`DryMeter` does nothing but count: a run of the experiments with it tells the whole work before any is done.
 """
 
 from __future__ import annotations
@@ -148,7 +148,10 @@ def estimate(counts: dict[str, Counter[str]], prices: Prices) -> list[dict[str, 
         largest = max(spent, key=lambda what: spent[what], default=None)
         row: dict[str, Any] = {"experiment": name, "cpu_hours": round(sum(spent.values()) / 3600, 3)}
         if largest is not None:
-            row |= {"mostly": f"{counted[largest]} x {largest}", "seconds_each": round(prices.each(largest), 4)}
+            row |= {
+                "mostly": f"{counted[largest]} x {largest}",
+                "seconds_each": round(prices.each(largest), 4),
+            }
         row["never_timed"] = sorted(what for what in counted if what not in prices)
         rows.append(row)
     return rows

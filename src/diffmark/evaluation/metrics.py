@@ -94,8 +94,8 @@ def share(found: ArrayLike) -> dict[str, float]:
 def bias_figures(margins: NDArray[np.float64]) -> dict[str, float]:
     """How far the bits of unmarked images, (N, L), are from fair and independent coins.
 
-    A bit's lean is the distance of its mean from one half. `chance` is what the largest of L fair ones would show in
-    N images, and `pair_chance` the largest correlation of all pairs of independent ones (both 95%).
+    A bit's lean is the distance of its mean from one half. `lean_chance` is what the largest of L fair ones would
+    show in N images, `correlation_chance` the largest correlation of all pairs of independent ones (both 95%).
     """
     from scipy.stats import norm
 
@@ -103,7 +103,9 @@ def bias_figures(margins: NDArray[np.float64]) -> dict[str, float]:
     count, length = bits.shape
     leans = np.abs(bits.mean(axis=0) - 0.5)
     varying = bits[:, bits.std(axis=0) > 0]
-    pairs = np.abs(np.triu(np.corrcoef(varying, rowvar=False), 1)) if varying.shape[1] > 1 else np.ones((1, 1))
+    pairs = (
+        np.abs(np.triu(np.corrcoef(varying, rowvar=False), 1)) if varying.shape[1] > 1 else np.ones((1, 1))
+    )
 
     def largest(tests: int) -> float:
         return float(norm.isf(0.025 / tests) / np.sqrt(count))

@@ -63,7 +63,11 @@ def _chunk(lab: Lab, method: Method, source: str, attacked: bool, first: int, co
         return {"margins": found.margins, "scores": found.scores}
 
     recipe: Recipe = {"unmarked": source, "attacked": attacked, "first": first, "count": count}
-    recipe |= {"half": sources(lab)[source], "method": method.fingerprint(), "model": _studio(lab, source).digest}
+    recipe |= {
+        "half": sources(lab)[source],
+        "method": method.fingerprint(),
+        "model": _studio(lab, source).digest,
+    }
     if source == CROPS:
         recipe["photographs"] = [path.name for path in lab.photograph_paths]
     kept = lab.remember(recipe, make)

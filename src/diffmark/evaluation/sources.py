@@ -22,7 +22,9 @@ def find_photographs(folder: Path | None) -> list[Path]:
         if not found:
             raise ValueError(f"{folder} holds no photographs ({', '.join(PHOTOGRAPHS)})")
         return found
-    return [path for place in (*map(Path, DEBIAN), *_scikit_image()) for path in _pictures(place) if _large(path)]
+    return [
+        path for place in (*map(Path, DEBIAN), *_scikit_image()) for path in _pictures(place) if _large(path)
+    ]
 
 
 def crop(paths: Sequence[Path], index: int, side: int = 256) -> Image.Image:

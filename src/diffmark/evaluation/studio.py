@@ -94,7 +94,9 @@ class Studio:
             return self._timed(f"generate by {method.name}", orders, lambda: method.generate_all(orders))
         pairs = list(zip(self.plain(orders), orders, strict=True))
         return self._timed(
-            f"embed by {method.name}", orders, lambda: [method.embed(image, order.secret) for image, order in pairs]
+            f"embed by {method.name}",
+            orders,
+            lambda: [method.embed(image, order.secret) for image, order in pairs],
         )
 
     def _timed(
@@ -114,9 +116,7 @@ class Studio:
             return output.images
 
         channels = self.pipe.vae.config.latent_channels
-        return self.meter.do(
-            "generate", len(orders), work, lambda: torch.zeros(len(orders), channels, 4, 4)
-        )
+        return self.meter.do("generate", len(orders), work, lambda: torch.zeros(len(orders), channels, 4, 4))
 
     def _unmarked(self, order: Order) -> Recipe:
         run = {"steps": self.sampling.steps, "guidance": self.sampling.guidance}

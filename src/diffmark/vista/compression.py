@@ -55,7 +55,9 @@ class CompressionAutoencoder(ModelMixin, ConfigMixin):
         place = (quality - 1).clamp(0, self.qualities - 1)
         below = place.long().clamp(max=max(self.qualities - 2, 0))
         above = (below + 1).clamp(max=self.qualities - 1)
-        return torch.lerp(table[below], table[above], (place - below)[:, None].to(table)).exp()[:, :, None, None]
+        return torch.lerp(table[below], table[above], (place - below)[:, None].to(table)).exp()[
+            :, :, None, None
+        ]
 
     def _probability(self, y: Tensor, scale: Tensor) -> Tensor:
         """Mass of the Laplace prior on the unit interval around y."""

@@ -17,7 +17,7 @@ GROUPS = {
 
 
 def ablations(lab: Lab) -> Iterator[Row]:
-    """Bit accuracy, worst attack and PSNR of codecs that differ in one thing each; those that have been measured."""
+    """Bit accuracy, worst attack and PSNR of codecs that differ in one thing each, as far as measured."""
     for path in sorted((lab.results / "ablations").glob("*.json")):
         found = json.loads(path.read_text())["results"]
         attacks = {name: row["bit_accuracy"] for name, row in found["attacks"].items()}

@@ -1,14 +1,14 @@
 """Security: what somebody learns from n images of one secret.
 
-The attacker averages n marked images of one secret and subtracts the average of n unmarked ones of other prompts: what
-is left is an estimate of the mark. Subtracted from a marked image it removes the mark; added to another image it forges
-it. The averages are of pixels, or of latents where the attacker has the family's autoencoder. With a fresh secret for
-every image there is nothing to average.
+The attacker averages n marked images of one secret and subtracts the average of n unmarked ones of other prompts:
+what is left is an estimate of the mark. Subtracted from a marked image it removes the mark; added to another image
+it forges it. The averages are of pixels, or of latents where the attacker has the family's autoencoder. With a fresh
+secret for every image there is nothing to average.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from PIL import Image
 
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.lab import Lab, Row
+from diffmark.evaluation.memory import Recipe
 from diffmark.evaluation.metrics import bit_figures, psnr
 from diffmark.generation import Order
 from diffmark.methods.base import Method
@@ -26,14 +27,17 @@ SPACES = ("pixels", "latents")
 
 
 def averaging(lab: Lab) -> Iterator[Row]:
-    """Removal and forgery with an average of n images, in pixels and in latents; one secret for all, or fresh ones."""
+    """Removal and forgery with the average of n images, in pixels and in latents; one secret, or fresh ones."""
     pool, victims = lab.extent.pool, lab.extent.victims
     for method in (method for method in lab.methods if method.bits and not method.costly):
         for fixed in (True, False):
             seen = lab.orders(pool, fixed_secret=fixed)
             last = lab.orders(victims, first=2 * pool, fixed_secret=fixed)
             secrets = lab.secrets(method, last)
-            marked, targets = lab.marked(method, last), lab.plain(lab.orders(victims, first=2 * pool + victims))
+            marked, targets = (
+                lab.marked(method, last),
+                lab.plain(lab.orders(victims, first=2 * pool + victims)),
+            )
             for space in SPACES:
                 for number, mark in _estimates(lab, method, seen, space):
                     for aim, images, sign in (("remove", marked, -1), ("forge", targets, 1)):
@@ -42,7 +46,9 @@ def averaging(lab: Lab) -> Iterator[Row]:
                         row: Row = {"method": method.name, "secrets": "one" if fixed else "fresh"}
                         row |= {"space": space, "aim": aim, "seen": number}
                         row |= bit_figures(found.margins, secrets)
-                        row["psnr"] = float(np.mean([psnr(a, b) for a, b in zip(images, changed, strict=True)]))
+                        row["psnr"] = float(
+                            np.mean([psnr(a, b) for a, b in zip(images, changed, strict=True)])
+                        )
                         yield row
 
 
@@ -50,31 +56,30 @@ def _estimates(
     lab: Lab, method: Method, seen: list[Order], space: str
 ) -> Iterator[tuple[int, NDArray[np.float64]]]:
     """(n, mark) for each n: mean of n marked images less the mean of n unmarked ones of other prompts."""
-    others = lab.others(len(seen))
+    others, total, first = lab.others(len(seen)), np.zeros(()), 0
+    for number in (number for number in NUMBERS if number <= len(seen)):
+        for part in batches(range(first, number), 50):
+            chosen = slice(part[0], part[-1] + 1)
+            total = total + _difference(lab, method, seen[chosen], others[chosen], space)
+        first = number
+        yield number, total / number
 
-    def values(orders: Sequence[Order], pictures: Callable[[Sequence[Order]], list[Image.Image]]) -> NDArray[np.float64]:
-        images = pictures(orders)
+
+def _difference(
+    lab: Lab, method: Method, seen: list[Order], others: list[Order], space: str
+) -> NDArray[np.float64]:
+    """Sum of marked images less the sum of as many unmarked ones; kept, as it takes the encoding of them all."""
+
+    def total(images: list[Image.Image]) -> NDArray[np.float64]:
         if space == "latents":
             return lab.encoded(images).double().numpy().sum(axis=0)
         return np.sum([np.asarray(image, np.float64) for image in images], axis=0)
 
-    total, first = np.zeros(()), 0
-    for number in (number for number in NUMBERS if number <= len(seen)):
-        for part in batches(range(first, number), 50):
-            chosen = slice(part[0], part[-1] + 1)
-            recipe = {"sum": space, "method": method.fingerprint(), "model": lab.studio.digest}
-            recipe |= {"orders": [(o.seed, o.secret[: method.bits].tolist()) for o in seen[chosen]]}
-            recipe |= {"sampling": [lab.studio.sampling.steps, lab.studio.sampling.guidance]}
-            kept = lab.remember(
-                recipe,
-                lambda chosen=chosen: {  # type: ignore[misc]
-                    "difference": values(seen[chosen], lambda orders: lab.marked(method, orders))
-                    - values(others[chosen], lab.plain)
-                },
-            )
-            total = total + kept["difference"]
-        first = number
-        yield number, total / number
+    recipe: Recipe = {"sum": space, "method": method.fingerprint(), "model": lab.studio.digest}
+    recipe |= {"orders": [(order.seed, order.secret[: method.bits].tolist()) for order in seen]}
+    recipe |= {"sampling": [lab.studio.sampling.steps, lab.studio.sampling.guidance]}
+    kept = lab.remember(recipe, lambda: {"sum": total(lab.marked(method, seen)) - total(lab.plain(others))})
+    return kept["sum"]
 
 
 def _shifted(
@@ -85,7 +90,9 @@ def _shifted(
         return [add(image, change) for image in images]
     z = lab.encoded(images)
     before, after = lab.decoded(z), lab.decoded(z + torch.from_numpy(change).to(z))
-    differences = [np.asarray(b, np.float64) - np.asarray(a, np.float64) for a, b in zip(before, after, strict=True)]
+    differences = [
+        np.asarray(b, np.float64) - np.asarray(a, np.float64) for a, b in zip(before, after, strict=True)
+    ]
     return [add(image, difference) for image, difference in zip(images, differences, strict=True)]
 
 

@@ -41,7 +41,10 @@ def collusion(lab: Lab) -> Iterator[Row]:
                 bits = lab.read(method, mixed, secrets[0]).margins > 0
                 matches = (bits == secrets[:count]).sum(axis=2)  # (k, N)
                 row: Row = {"method": method.name, "colluders": count, "mixed": f"{how} of {space}"}
-                row |= {"images": len(orders), "best_accuracy": float(matches.max(axis=0).mean() / method.bits)}
+                row |= {
+                    "images": len(orders),
+                    "best_accuracy": float(matches.max(axis=0).mean() / method.bits),
+                }
                 row["someone_named"] = share((matches >= needed).any(axis=0))
                 row["all_named"] = share((matches >= needed).all(axis=0))
                 row["innocent_named"] = share(_innocent(bits, needed))
@@ -58,7 +61,10 @@ def _mixed(lab: Lab, pictures: list[list[Image.Image]], how: str, space: str) ->
     if space == "latents":
         z = torch.stack([lab.encoded(images) for images in pictures])
         return lab.decoded(z.mean(dim=0))
-    stacks = [np.stack([np.asarray(image, np.float64) for image in copies]) for copies in zip(*pictures, strict=True)]
+    stacks = [
+        np.stack([np.asarray(image, np.float64) for image in copies])
+        for copies in zip(*pictures, strict=True)
+    ]
     mix = np.mean if how == "mean" else np.median
     return [Image.fromarray(np.rint(mix(stack, axis=0)).astype(np.uint8)) for stack in stacks]
 

@@ -23,8 +23,12 @@ def false_positives(lab: Lab) -> Iterator[Row]:
             for attacked in (False, True):
                 reading = unmarked(lab, method, source, attacked)
                 every.append(reading)
-                yield {"method": method.name, "source": source, "attacked": attacked} | _figures(method, reading)
-        yield {"method": method.name, "source": "all", "attacked": None} | _figures(method, Reading.joined(every))
+                yield {"method": method.name, "source": source, "attacked": attacked} | _figures(
+                    method, reading
+                )
+        yield {"method": method.name, "source": "all", "attacked": None} | _figures(
+            method, Reading.joined(every)
+        )
 
 
 def _figures(method: Method, reading: Reading) -> Row:

@@ -12,7 +12,6 @@ from diffmark.evaluation.lab import Lab, Row
 from diffmark.methods.base import Method
 
 
-
 def latency(lab: Lab) -> Iterator[Row]:
     """Reading one image and a batch; methods take turns, so that a busy machine is busy for all of them."""
     images = (lab.plain(lab.orders(min(lab.extent.marked, 16))) * 16)[:16]

@@ -20,7 +20,9 @@ def robustness(lab: Lab) -> Iterator[Row]:
     """Every attack at every strength; TPR at FPR 0.1% (exact threshold) and 1% (threshold of the negatives)."""
     for method in lab.methods:
         unmarked = negatives(lab, method).scores
-        bound = empirical_threshold(unmarked, EMPIRICAL_RATE) if len(unmarked) >= 10 / EMPIRICAL_RATE else None
+        bound = (
+            empirical_threshold(unmarked, EMPIRICAL_RATE) if len(unmarked) >= 10 / EMPIRICAL_RATE else None
+        )
         for attack in lab.attacks.values():
             for strength in lab.extent.strengths:
                 yield _row(lab, method, attack, strength, bound)

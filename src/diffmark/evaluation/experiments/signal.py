@@ -22,7 +22,7 @@ CURVES = ("accuracy", "measured_accuracy", "measured_psnr", "delta_deviation", "
 
 
 def signal(lab: Lab) -> Iterator[Row]:
-    """Pictures with and without the mark; delta by channel, its spectrum; accuracy and PSNR while it was trained."""
+    """Pictures with and without the mark; delta by channel and its spectrum; how training went."""
     orders = lab.orders(min(SHOWN, lab.extent.victims))
     for method in lab.methods:
         for plain, marked, order in zip(lab.plain(orders), lab.marked(method, orders), orders, strict=True):
@@ -50,11 +50,17 @@ def _delta(method: DiffMark) -> Iterator[Row]:
     power = spectrum(delta).mean(axis=0)  # (C, h, w)
     for channel in range(delta.shape[1]):
         row: Row = {"method": method.name, "part": "delta", "channel": channel}
-        row |= {"deviation": float(delta[:, channel].std()), "largest": float(np.abs(delta[:, channel]).max())}
+        row |= {
+            "deviation": float(delta[:, channel].std()),
+            "largest": float(np.abs(delta[:, channel]).max()),
+        }
         # Two secrets' deltas are alike as far as the mean over all secrets goes.
         row["shared"] = float((delta[:, channel].mean(axis=0) ** 2).mean() / (delta[:, channel] ** 2).mean())
         row["radial_power"] = radial_profile(power[channel][None])[0].tolist()
-        row |= {"delta": delta[0, channel].round(4).tolist(), "spectrum": np.log10(power[channel]).round(3).tolist()}
+        row |= {
+            "delta": delta[0, channel].round(4).tolist(),
+            "spectrum": np.log10(power[channel]).round(3).tolist(),
+        }
         yield row
 
 
@@ -69,7 +75,12 @@ def _progression(lab: Lab) -> Iterator[Row]:
         step = max(len(points) // POINTS, 1)
         if points:
             kept = [*points[::step], points[-1]]
-            yield {"part": "training", "curve": name, "last": points[-1][1], "points": [list(p) for p in kept]}
+            yield {
+                "part": "training",
+                "curve": name,
+                "last": points[-1][1],
+                "points": [list(p) for p in kept],
+            }
 
 
 def spectrum(fields: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from diffmark.attacks import ATTACKS
 from diffmark.evaluation.lab import Lab, Row
@@ -20,7 +21,9 @@ def transfer(lab: Lab) -> Iterator[Row]:
     for method in (method for method in lab.methods if isinstance(method, DiffMark)):
         threshold = match_threshold(method.bits, RATE)
         for model, studio in {lab.studio.model: lab.studio, **lab.siblings}.items():
-            moved = method.on(studio.pipe)
+            run = studio.sampling
+            sampling = replace(method.sampling, steps=run.steps, guidance=run.guidance)
+            moved = DiffMark(studio.pipe, method.detector, sampling, method.injection)
             for attack in (None, *(attack for attack in ATTACKS.values() if attack.kind == "distortion")):
                 reading, _ = lab.reading(moved, orders, attack, STRENGTH, studio)
                 row: Row = {"method": method.name, "model": model, "attack": attack.name if attack else None}
