@@ -71,7 +71,7 @@ def test_marked_images_score_higher_than_plain_ones(pipe, kind):
     method = kind(pipe, Sampling(steps=5, guidance=1.0), inversion_steps=5)
     chosen = orders(4)
     secrets = np.stack([order.secret for order in chosen])
-    marked = method.generate_many(chosen)
+    marked = method.generate_all(chosen)
     plain = method.paint(chosen, torch.cat([method.start(order) for order in chosen]))
     assert method.score(marked, secrets).min() > method.score(plain, secrets).max()
     assert method.generates

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from diffmark.generation import Order, Sampling
 from diffmark.methods.base import Method
 from diffmark.methods.weights import baseline_folder, conv, scaled_to, signs, to_pixels
-from diffmark.secret import Bits
+from diffmark.provenance import weights_digest
 from diffmark.vae import encode
 
 ADAPTER = "aqualora"
@@ -129,7 +129,6 @@ class AquaLora(Method):
         self.watermark.eval(), self.lora.eval()
         self.pipe = copy.copy(pipe)
         self.pipe.register_modules(unet=self.lora.unet)
-        self._weights = sum(value.double().sum().item() for value in tensors.values())
 
     @torch.no_grad()
     def generate(self, order: Order) -> Image.Image:
@@ -147,8 +146,12 @@ class AquaLora(Method):
         pixels = to_pixels(images, 8 * self.watermark.side)
         return self.watermark(encode(self.pipe.vae, pixels)).double().numpy()
 
+    def parts(self) -> dict[str, tuple[Any, str]]:
+        return {"vae encode": (self.pipe.vae, "encode"), "decode": (self.watermark, "forward")}
+
     def fingerprint(self) -> dict[str, Any]:
-        return {"method": self.name, "weights": self._weights}
+        run = {"steps": self.sampling.steps, "guidance": self.sampling.guidance}
+        return {"method": self.name, "weights": weights_digest(self.watermark, self.lora.scales), **run}
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

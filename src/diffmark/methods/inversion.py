@@ -24,6 +24,8 @@ from diffmark.vae import encode
 class InversionMethod(Method):
     """Marks z_T (or a later state) and reads it back by running DDIM backwards with the empty prompt."""
 
+    costly = True
+
     def __init__(self, pipe: Any, sampling: Sampling | None = None, inversion_steps: int = 50) -> None:
         self.pipe, self.sampling = pipe, sampling or Sampling()
         self.trajectory = sampler_trajectory(pipe.scheduler, inversion_steps)
@@ -45,12 +47,12 @@ class InversionMethod(Method):
     def imprint(self, latents: Tensor, order: Order) -> Tensor:
         """Latents with the mark of an order's secret, (B, C, h, w)."""
 
-    def generate_many(self, orders: Sequence[Order]) -> list[Image.Image]:
+    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
         """The marked pictures of some orders in one batch."""
         return self.paint(orders, torch.cat([self.imprint(self.start(order), order) for order in orders]))
 
     def generate(self, order: Order) -> Image.Image:
-        return self.generate_many([order])[0]
+        return self.generate_all([order])[0]
 
     @torch.no_grad()
     def invert(self, images: Sequence[Image.Image], until: float = 1.0) -> Tensor:
@@ -62,8 +64,12 @@ class InversionMethod(Method):
         denoise = denoiser_of(self.pipe.unet, self.pipe.scheduler, empty)
         return ddim_inversion(denoise, z0, below(self.trajectory, until))
 
+    def parts(self) -> dict[str, tuple[Any, str]]:
+        return {"vae encode": (self.pipe.vae, "encode"), "inversion": (self.pipe.unet, "forward")}
+
     def fingerprint(self) -> dict[str, Any]:
-        return {"method": self.name, "sampling": asdict(self.sampling)}
+        steps = len(self.trajectory.timesteps)
+        return {"method": self.name, "sampling": asdict(self.sampling), "inversion_steps": steps}
 
 
 class RingMethod(InversionMethod):

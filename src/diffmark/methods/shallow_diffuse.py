@@ -46,7 +46,7 @@ class ShallowDiffuse(RingMethod):
         latents[:, self.channel] = torch.fft.ifft2(marked).real
         return latents
 
-    def generate_many(self, orders: Sequence[Order]) -> list[Image.Image]:
+    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
         trained = self.pipe.scheduler.config.num_train_timesteps
 
         def mark(pipe: Any, step: int, timestep: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -31,6 +31,7 @@ from torch.nn import functional as F
 from diffmark.generation import Order, Sampling
 from diffmark.methods.base import Method
 from diffmark.methods.weights import baseline_folder, conv, to_image, to_pixels
+from diffmark.provenance import weights_digest
 from diffmark.secret import Bits
 from diffmark.vista.autoencoder import PatchAutoencoder
 
@@ -127,12 +128,19 @@ class StableSignature(Method):
             generator=torch.Generator("cpu").manual_seed(order.seed),
             output_type="latent",
         ).images
-        return to_image(self.network.decode(latents / self.pipe.vae.config.scaling_factor)[0])
+        return self.finish(latents, self.key[None])[0]
+
+    @torch.no_grad()
+    def finish(self, z0: Tensor, secrets: NDArray[np.uint8]) -> list[Image.Image]:
+        """Only the decoding differs from that of an unmarked picture."""
+        return [to_image(pixels) for pixels in self.network.decode(z0 / self.pipe.vae.config.scaling_factor)]
 
     @torch.no_grad()
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
         return self.network(to_pixels(images, self.side)).double().numpy()
 
+    def parts(self) -> dict[str, tuple[Any, str]]:
+        return {"decode": (self.network, "forward")}
+
     def fingerprint(self) -> dict[str, Any]:
-        weights = self.network.decoder_skip[0].weight.double().sum().item()
-        return {"method": self.name, "key": self.key.tolist(), "weights": weights}
+        return {"method": self.name, "weights": weights_digest(self.network)}

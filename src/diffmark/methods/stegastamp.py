@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from diffmark.methods.base import Method
 from diffmark.methods.weights import baseline_folder, conv, scaled_to, signs, to_image, to_pixels
+from diffmark.provenance import weights_digest
 from diffmark.secret import Bits
 
 SIDE, PATCH = 128, 8  # pixels that the networks see; pixels a feature
@@ -97,5 +98,8 @@ class StegaStamp(Method):
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
         return self.network(to_pixels(images, SIDE)).double().numpy()
 
+    def parts(self) -> dict[str, tuple[Any, str]]:
+        return {"decode": (self.network, "forward")}
+
     def fingerprint(self) -> dict[str, Any]:
-        return {"method": self.name, "weights": self.network.secret.weight.double().sum().item()}
+        return {"method": self.name, "weights": weights_digest(self.network)}
