@@ -128,3 +128,22 @@ def test_spectra_and_trajectories(pipe):
     part = below(whole, 0.3)
     assert part.times[0] <= 0.3 < whole.times[-len(part.timesteps) - 1]
     assert part.abar[-1] == whole.abar[-1]
+
+
+def test_ring_id_picks_the_nearest_of_all_its_keys(pipe):
+    """Deciding ring by ring is the same as matching with each of the 2^11 patterns."""
+    method = RingID(pipe)
+    pool = (np.arange(2**11)[:, None] >> np.arange(11) & 1).astype(np.uint8)
+    on_ring = method.ring.ge(3) & method.disc
+    patterns = torch.stack([method.rings(key)[on_ring] for key in pool])
+    assert len(torch.unique(patterns.real, dim=0)) == 2**11
+    found = spectrum(torch.randn(3, 4, SIDE, SIDE, generator=torch.Generator().manual_seed(4)))
+    nearest = (found[:, -1, on_ring][:, None] - patterns).abs().square().sum(-1).argmin(1)
+    assert np.array_equal(method._margins(found) > 0, pool[nearest].astype(bool))
+
+
+def test_settings_of_the_sampling_methods(pipe):
+    assert TreeRing(pipe, radius=3).mask.sum() < TreeRing(pipe).mask.sum()
+    assert ShallowDiffuse(pipe, radius=2).mask.sum() < ShallowDiffuse(pipe).mask.sum()
+    few, many = TreeRing(pipe, inversion_steps=5), TreeRing(pipe, inversion_steps=10)
+    assert few.fingerprint() != many.fingerprint()

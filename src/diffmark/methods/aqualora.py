@@ -1,14 +1,15 @@
-"""AquaLoRA (Feng et al., 2024): a LoRA on the UNet writes 48 bits; a scaling matrix between its two factors holds the
-message, so that another message needs no training.
+"""AquaLoRA (Feng et al., 2024): a LoRA on the UNet writes 48 bits; a scaling matrix between its two factors holds
+the message, so that another message needs no training.
 
-As in its paper: 48 bits; first a latent watermark, delta(message), is trained together with the secret decoder; then a
-LoRA with weight B diag(s(message)) A learns to lead the UNet to z0 + delta while everything else stays what the frozen
-UNet would have painted (prior-preserving fine-tuning). Deviations, made for one CPU core and a UNet of 6 M parameters:
+As in its paper: 48 bits; first a latent watermark, delta(message), is trained together with the secret decoder;
+then a LoRA with weight B diag(s(message)) A learns to lead the UNet to z0 + delta while everything else stays
+what the frozen UNet would have painted (prior-preserving fine-tuning). Deviations, made for one CPU core and a
+UNet of 6 M parameters:
 - rank 16 (320 in the paper), on the convolutions and attention outputs of the middle and upper blocks only;
-- hundreds of steps of batch 8; the bits themselves are a loss of the second stage too, and the decoder goes on learning
-  in it: what a small UNet draws of delta in so few steps is less than delta;
-- the decoder reads the latents of the image (as DiffMark's does), not its pixels, and the distortions of the first
-  stage are those of latents: a step costs milliseconds that way;
+- hundreds of steps of batch 8; the bits themselves are a loss of the second stage too, and the decoder goes on
+  learning in it: what a small UNet draws of delta in so few steps is less than delta;
+- the decoder reads the latents of the image (as DiffMark's does), not its pixels, and the distortions of the
+  first stage are those of latents: a step costs milliseconds that way;
 - delta is coarse, 8 x 8 cells, and the same for all images; the paper's is learned at full size.
 """
 
@@ -41,7 +42,9 @@ TARGETS = r"(mid_block|up_blocks)\..*(conv1|conv2|upsamplers\.0\.conv|to_out\.0|
 class LatentWatermark(nn.Module):
     """delta(message) and the secret decoder, for latents (B, channels, side, side); messages are -1 and 1."""
 
-    def __init__(self, bits: int = 48, channels: int = 4, side: int = 32, grid: int = 8, rms: float = 0.3) -> None:
+    def __init__(
+        self, bits: int = 48, channels: int = 4, side: int = 32, grid: int = 8, rms: float = 0.3
+    ) -> None:
         super().__init__()
         self.shape, self.side, self.rms = (channels, grid, grid), side, rms
         self.secret = nn.Linear(bits, channels * grid**2, bias=False)
@@ -111,7 +114,7 @@ def save_adapter(folder: Path, watermark: LatentWatermark, lora: MessageLora, co
 
 
 class AquaLora(Method):
-    """A message an image, by changing the scales; the pipeline's own UNet is left alone, a copy carries the LoRA."""
+    """A message an image, by changing the scales; a copy of the pipeline's UNet carries the LoRA."""
 
     name = "aqualora"
 

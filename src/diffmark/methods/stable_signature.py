@@ -1,14 +1,16 @@
-"""Stable Signature (Fernandez et al., 2023): the autoencoder's decoder is fine-tuned so that every image that it decodes
-carries one key of 48 bits, read by a fixed extractor.
+"""Stable Signature (Fernandez et al., 2023): the autoencoder's decoder is fine-tuned so that every image that it
+decodes carries one key of 48 bits, read by a fixed extractor.
 
-As in its paper: 48 bits; a HiDDeN-style extractor is trained first together with an encoder that is then thrown away,
-the secret being repeated at every position, through resizing, JPEG, blur and brightness; its outputs on unmarked images are
-whitened; then the decoder alone is fine-tuned in about a hundred steps of batch 4 against the key, with a perceptual
-loss to the decoder that it was. Deviations, made for one CPU core:
-- the extractor works on 4 x 4 patches, 0.1 M parameters, trained for hundreds of steps on 128-pixel parts of scenes
-  (300 epochs of COCO in the paper), and has beside it a linear way from the mean of all 8 x 8 cells of the image;
+As in its paper: 48 bits; a HiDDeN-style extractor is trained first together with an encoder that is then thrown
+away, the secret being repeated at every position, through resizing, JPEG, blur and brightness; its outputs on
+unmarked images are whitened; then the decoder alone is fine-tuned in about a hundred steps of batch 4 against
+the key, with a perceptual loss to the decoder that it was. Deviations, made for one CPU core:
+- the extractor works on 4 x 4 patches, 0.1 M parameters, trained for hundreds of steps on 128-pixel parts of
+  scenes (300 epochs of COCO in the paper), and has beside it a linear way from the mean of all 8 x 8 cells of
+  the image;
 - no crops among its distortions: reading off the grid of cells is not learned in so few steps;
-- the encoder's residual falls to a set RMS while it is trained, so that the extractor learns to read faint marks;
+- the encoder's residual falls to a set RMS while it is trained, so that the extractor learns to read faint
+  marks;
 - the perceptual loss is an error weighed by local contrast (contrast masking), not Watson-VGG;
 - whitening keeps the axes (the inverse root of the covariance, not its principal axes).
 """

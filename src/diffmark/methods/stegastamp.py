@@ -1,14 +1,14 @@
-"""StegaStamp (Tancik et al., 2020): 100 bits in the pixels of a finished image, by an encoder and a decoder that were
-trained together through the distortions of printing and photographing.
+"""StegaStamp (Tancik et al., 2020): 100 bits in the pixels of a finished image, by an encoder and a decoder that
+were trained together through the distortions of printing and photographing.
 
-As in its paper: 100 bits; the secret goes through a dense layer to a small picture that the encoder sees beside the
-image; the encoder gives a residual; the decoder sees the distorted image; perspective warp, blur, colour changes,
-noise and JPEG in a row, growing from nothing. Deviations, made for one CPU core:
+As in its paper: 100 bits; the secret goes through a dense layer to a small picture that the encoder sees beside
+the image; the encoder gives a residual; the decoder sees the distorted image; perspective warp, blur, colour
+changes, noise and JPEG in a row, growing from nothing. Deviations, made for one CPU core:
 - networks of 0.8 M parameters at 128 pixels (400 in the paper), images are resized for them and the residual is
   enlarged; convolutions run on 8 x 8 patches; a plain network instead of a U-Net, no spatial transformer;
 - a few thousand steps (140,000 in the paper);
-- the size of the residual is set: it falls while training to an RMS that is kept at inference, where the paper lets
-  the weights of image losses grow. There is no critic; the perceptual loss is on gradients, not LPIPS;
+- the size of the residual is set: it falls while training to an RMS that is kept at inference, where the paper
+  lets the weights of image losses grow. There is no critic; the perceptual loss is on gradients, not LPIPS;
 - no hue shift.
 """
 
@@ -46,7 +46,10 @@ class StegaStampNetwork(ModelMixin, ConfigMixin):
         patch = 3 * PATCH**2
         self.secret = nn.Linear(bits, CHANNELS * GRID**2)
         self.encoder = nn.Sequential(
-            nn.Conv2d(patch + CHANNELS, width, 1), conv(width, width), conv(width, width), nn.Conv2d(width, patch, 1)
+            nn.Conv2d(patch + CHANNELS, width, 1),
+            conv(width, width),
+            conv(width, width),
+            nn.Conv2d(width, patch, 1),
         )
         self.decoder = nn.Sequential(
             nn.PixelUnshuffle(PATCH),

@@ -66,7 +66,9 @@ class WatermarkJob:
 def distorted_latents(z: Tensor, noise: float, chance: Chance) -> Tensor:
     """Latents (B, C, h, w) with another contrast, noise, and sometimes softness or a hole."""
     rng = chance.numpy
-    z = z * float(rng.uniform(0.8, 1.25)) + noise * rng.uniform() * torch.randn(z.shape, generator=chance.torch)
+    z = z * float(rng.uniform(0.8, 1.25)) + noise * rng.uniform() * torch.randn(
+        z.shape, generator=chance.torch
+    )
     if rng.uniform() < 0.3:
         z = F.avg_pool2d(z, 3, 1, 1, count_include_pad=False)
     if rng.uniform() < 0.2:
@@ -80,7 +82,9 @@ def distorted_latents(z: Tensor, noise: float, chance: Chance) -> Tensor:
 class LoraJob:
     """Prior-preserving fine-tuning: from noised z0 + delta to what the frozen UNet would say of z0, plus delta."""
 
-    def __init__(self, config: AquaLoraConfig, latents: Tensor, watermark: LatentWatermark, pipe: Any) -> None:
+    def __init__(
+        self, config: AquaLoraConfig, latents: Tensor, watermark: LatentWatermark, pipe: Any
+    ) -> None:
         torch.manual_seed(config.lora.seed)
         self.config, self.latents, self.pipe = config, latents, pipe
         self.frozen = copy.deepcopy(pipe.unet).eval()

@@ -15,7 +15,12 @@ from diffmark.vista.training.loop import STATE, Job, train
 
 
 def picture_batch(
-    rng: np.random.Generator, scenes: Picture, photos: list[Picture], count: int, side: int, photo_share: float
+    rng: np.random.Generator,
+    scenes: Picture,
+    photos: list[Picture],
+    count: int,
+    side: int,
+    photo_share: float,
 ) -> Tensor:
     """Scenes and 256-pixel parts of photographs at `side` pixels, (count, 3, side, side) in [-1, 1]."""
     whole = picture_crops(rng, scenes, photos, count, scenes.shape[1], photo_share)
@@ -23,7 +28,12 @@ def picture_batch(
 
 
 def picture_crops(
-    rng: np.random.Generator, scenes: Picture, photos: list[Picture], count: int, side: int, photo_share: float
+    rng: np.random.Generator,
+    scenes: Picture,
+    photos: list[Picture],
+    count: int,
+    side: int,
+    photo_share: float,
 ) -> Tensor:
     """Parts of scenes and photographs of `side` pixels, (count, 3, side, side) in [-1, 1]."""
     return to_tensor(np.stack([random_crop(rng, scenes, photos, side, photo_share) for _ in range(count)]))

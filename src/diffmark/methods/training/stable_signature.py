@@ -36,7 +36,9 @@ class StableSignatureConfig:
     scenes: int = 4000
     photo_share: float = 0.2
     crop: int = 128
-    first_rms: float = 0.4  # of the throw-away encoder's residual, pixels in [-1, 1]; falls to `rms` by `quiet_at`
+    first_rms: float = (
+        0.4  # of the throw-away encoder's residual, pixels in [-1, 1]; falls to `rms` by `quiet_at`
+    )
     rms: float = 0.08
     quiet_at: float = 0.5  # share of the extractor's run
     distortion: float = 0.6  # strongest distortion, from nothing at the start

@@ -47,9 +47,7 @@ class StegaStampJob:
         done = step / config.loop.steps
         rms = annealed(config.first_rms, config.rms, done / config.quiet_at)
         begun = (done - config.distortion_from) / (config.quiet_at - config.distortion_from)
-        x = picture_batch(
-            chance.numpy, self.scenes, self.photos, config.loop.batch, SIDE, config.photo_share
-        )
+        x = picture_batch(chance.numpy, self.scenes, self.photos, config.loop.batch, SIDE, config.photo_share)
         secrets = random_signs(config.loop.batch, config.bits, chance.torch)
         y = x + self.model.residual(x, secrets, rms)
         logits = self.model(in_a_row(y, min(max(begun, 0.0), 1.0), chance.torch))
