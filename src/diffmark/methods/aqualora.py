@@ -80,8 +80,6 @@ class MessageLora(nn.Module):
         config = LoraConfig(r=rank, lora_alpha=rank, target_modules=TARGETS)
         self.unet = inject_adapter_in_model(config, unet, ADAPTER)
         inner = {n: m for n, m in unet.named_modules() if n.endswith(f"lora_A.{ADAPTER}")}
-        if not inner:
-            raise ValueError("the UNet has no layer that AquaLoRA's adapter fits on")
         self.scales = nn.ModuleDict({name.replace(".", "-"): nn.Linear(bits, rank) for name in inner})
         self._messages = torch.zeros(1, bits)
         for name, module in inner.items():
@@ -126,9 +124,10 @@ class AquaLora(Method):
         self.watermark = LatentWatermark(self.bits, side=pipe.unet.config.sample_size, rms=config["rms"])
         self.watermark.load_state_dict(_part(tensors, "watermark."))
         self.lora = MessageLora(copy.deepcopy(pipe.unet), self.bits, config["rank"])
-        strange = self.lora.load_state_dict(_part(tensors, "lora."), strict=False).unexpected_keys
-        if strange:
-            raise ValueError(f"{folder}: the adapter was trained on another UNet; it has {strange[0]}")
+        stored = _part(tensors, "lora.")
+        if _shapes(stored) != _shapes(self.lora.adapter_state()):
+            raise ValueError(f"{folder}: the adapter was trained on a UNet of another shape")
+        self.lora.load_state_dict(stored, strict=False)
         self.watermark.eval(), self.lora.eval()
         self.pipe = copy.copy(pipe)
         self.pipe.register_modules(unet=self.lora.unet)
@@ -155,6 +154,10 @@ class AquaLora(Method):
     def fingerprint(self) -> dict[str, Any]:
         run = {"steps": self.sampling.steps, "guidance": self.sampling.guidance}
         return {"method": self.name, "weights": weights_digest(self.watermark, self.lora.scales), **run}
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in tensors.items()}
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
