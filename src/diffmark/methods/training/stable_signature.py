@@ -43,7 +43,7 @@ class StableSignatureConfig:
     quiet_at: float = 0.5  # share of the extractor's run
     distortion: float = 0.6  # strongest distortion, from nothing at the start
     whitening_images: int = 256
-    perceptual_weight: float = 1.0
+    perceptual_weight: float = 0.2
 
 
 class HiddenPair(nn.Module):
