@@ -1,4 +1,4 @@
-"""`diffmark baselines`: train the methods that DiffMark is compared with."""
+"""`diffmark baselines`: train and measure the methods that DiffMark is compared with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typer
 
 from diffmark.cli.vista import Config, Photos, Stop
 
-app = typer.Typer(help="The methods that DiffMark is compared with: train them.", no_args_is_help=True)
+app = typer.Typer(
+    help="The methods that DiffMark is compared with: train and measure them.", no_args_is_help=True
+)
 
 
 class Trained(str, Enum):
@@ -19,11 +21,6 @@ class Trained(str, Enum):
     stegastamp = "stegastamp"
     stable_signature = "stable-signature"
     aqualora = "aqualora"
-
-
-@app.callback()
-def main() -> None:
-    """Keeps `train` a command of its own, as it is the only one."""
 
 
 @app.command()
@@ -44,3 +41,23 @@ def train(
         typer.echo(runs / name.value / "model")
     else:
         typer.echo("not finished: the same command goes on")
+
+
+@app.command()
+def measure(
+    name: Annotated[Trained, typer.Argument(help="Method to measure.")],
+    count: Annotated[int, typer.Option(help="Number of unseen scenes.", min=1)] = 50,
+    out: Annotated[Path | None, typer.Option(help="JSON to write.")] = None,
+) -> None:
+    """Mark unseen scenes, distort them, read them back; prints a line a row."""
+    import json
+
+    from diffmark.evaluation.baselines import measure_baseline
+    from diffmark.provenance import provenance
+
+    rows = measure_baseline(name.value, count)
+    for row in rows:
+        typer.echo(json.dumps(row))
+    if out:
+        document = provenance(f"diffmark baselines measure {name.value}", {"count": count}) | {"rows": rows}
+        out.write_text(json.dumps(document, indent=1) + "\n")
