@@ -87,7 +87,7 @@ def test_stegastamp_run_goes_on_where_it_stopped(tmp_path):
 
 
 def test_stegastamp_learns_its_bits(tmp_path):
-    loop = replace(LOOP, steps=40, batch=8, learning_rate=5e-3, decay=5, log_every=40, save_every=40)
+    loop = replace(LOOP, steps=30, batch=4, learning_rate=5e-3, decay=5, log_every=30, save_every=30)
     config = StegaStampConfig(
         loop, bits=4, width=16, first_rms=0.6, rms=0.5, distortion_from=0.9, quiet_at=0.95
     )
@@ -113,8 +113,8 @@ def test_stable_signature_run_has_two_stages(tmp_path, monkeypatch):
 
 
 def test_latent_watermark_learns_its_bits(tmp_path):
-    loop = replace(LOOP, steps=60, batch=32, learning_rate=1e-2, decay=10, log_every=20, save_every=60)
-    config = AquaLoraConfig(loop, LOOP, bits=8, rms=1.0)
+    loop = replace(LOOP, steps=40, batch=16, learning_rate=1e-2, decay=10, log_every=10, save_every=40)
+    config = AquaLoraConfig(loop, LOOP, bits=8, first_rms=2.0, rms=1.5)
     job = WatermarkJob(config, torch.randn(16, 4, 16, 16))
     assert train_stage(job, loop, tmp_path, None)
     last = (tmp_path / "log.jsonl").read_text().splitlines()[-1]

@@ -11,9 +11,15 @@ from conftest import _unet
 from PIL import Image
 from torch import nn
 
+from diffmark.evaluation.baselines import measure_baseline
+from diffmark.evaluation.experiments.keys import keys
+from diffmark.evaluation.experiments.latency import stages
+from diffmark.evaluation.lab import Extent, Lab
 from diffmark.evaluation.metrics import psnr
+from diffmark.evaluation.studio import Studio
 from diffmark.generation import Order, Sampling
 from diffmark.methods.aqualora import AquaLora, LatentWatermark, MessageLora, save_adapter
+from diffmark.methods.base import Method
 from diffmark.methods.stable_signature import Extractor, SignedDecoder, StableSignature, mean_cell
 from diffmark.methods.stegastamp import StegaStamp, StegaStampNetwork
 from diffmark.methods.weights import FOLDERS_VARIABLE, baseline_folder, signs, to_image, to_pixels
@@ -185,3 +191,50 @@ def test_messages_of_a_batch_are_its_samples_own(pipe):
         lora.set_message(messages[i : i + 1])
         alone = lora.unet(z[i : i + 1], 10, text[i : i + 1]).sample
         torch.testing.assert_close(together[i : i + 1], alone, atol=1e-4, rtol=1e-3)
+
+
+# --- in the evaluation -----------------------------------------------------------------------------------------
+
+
+class Fixed(Method):
+    """Has one key for good, and reads it from anything."""
+
+    name, bits = "fixed", 4
+    key = np.array([1, 0, 0, 1], np.uint8)
+
+    def carried(self, secret):
+        return self.key
+
+    def embed(self, image, secret):
+        assert np.array_equal(secret, self.key)
+        return image
+
+    def decode(self, images):
+        return np.tile(2.0 * self.key - 1, (len(images), 1))
+
+
+def test_a_method_with_one_key_is_scored_against_it_but_gives_no_other(pipe, tmp_path):
+    studio = Studio(tmp_path, pipe, "tiny", Sampling(steps=1, guidance=1.0))
+    lab = Lab(studio, [Fixed()], Extent(marked=6, timed=3))
+    reading, _ = lab.reading(lab.methods[0], lab.orders(6))
+    assert reading.scores.tolist() == [4] * 6
+    fixed, random = keys(lab)
+    assert fixed["bit_accuracy"] == 1
+    assert random["bit_accuracy"] < 1
+
+
+def test_stages_of_a_reading_sum_to_one(pipe, tmp_path, adapter):
+    method = AquaLora(pipe, Sampling(steps=1, guidance=1.0), adapter)
+    lab = Lab(Studio(tmp_path / "pictures", pipe, "tiny", Sampling(steps=1)), [method])
+    shares = stages(lab, method, [to_image(torch.zeros(3, 64, 64))])
+    assert set(shares) == {"vae encode", "decode", "rest"}
+    assert sum(shares.values()) == pytest.approx(1)
+    assert all(share > 0 for share in shares.values())
+
+
+def test_quick_figures_of_stegastamp():
+    rows = measure_baseline("stegastamp", 1)
+    assert [row["what"] for row in rows[:2]] == ["marked", "unmarked"]
+    assert rows[0]["bit_accuracy"] > 0.95 > rows[1]["bit_accuracy"]
+    with pytest.raises(ValueError, match="use diffmark evaluate clean --methods aqualora"):
+        measure_baseline("aqualora", 1)
