@@ -14,7 +14,6 @@ from diffmark.methods.stable_signature import CELL, Extractor, SignedDecoder
 from diffmark.methods.training.common import accuracy, annealed, picture_crops, random_signs, train_stage
 from diffmark.methods.training.distortions import one_of
 from diffmark.methods.weights import conv, scaled_to
-from diffmark.training.robustness import round_to_bytes
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.library import load_autoencoder
 from diffmark.vista.training.config import LoopConfig
@@ -122,7 +121,7 @@ class DecoderJob:
             z = self.vae.encode(x).latent_dist.mode()
             before = self.vae.decode(z).sample
         after = self.model.decode(z)
-        logits = self.model.extractor(round_to_bytes(after))
+        logits = self.model.extractor(one_of(ATTACKS, after, self.config.distortion, chance.torch))
         bits = F.binary_cross_entropy_with_logits(logits, self.wanted.expand_as(logits))
         seen = masked_error(after, before)
         figures = {"bits": bits, "accuracy": accuracy(logits, self.wanted.expand_as(logits) - 0.5)}
