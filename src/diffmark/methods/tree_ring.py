@@ -1,7 +1,7 @@
 """Tree-Ring (Wen et al., 2023): Fourier rings in z_T, read by inversion; presence only.
 
 As in its paper: the last latent channel, rings of constant value drawn like the spectrum of noise, radius 10. The
-radius stays 10 on smaller latents, where it is more of the spectrum: with radius 5 fewer frequencies carry the mark,
+radius stays 10 on smaller latents, where it is more of the spectrum: with radius 5 few frequencies carry the mark,
 and on latents of 32 x 32 the scores of marked and unmarked images nearly meet (results/inversion_settings.json).
 """
 

@@ -125,7 +125,7 @@ class DecoderJob:
         bits = F.binary_cross_entropy_with_logits(logits, self.wanted.expand_as(logits))
         seen = masked_error(after, before)
         figures = {"bits": bits, "accuracy": accuracy(logits, self.wanted.expand_as(logits) - 0.5)}
-        figures["psnr"] = 10 * torch.log10(4 / F.mse_loss(after, before))
+        figures["psnr"] = 10 * torch.log10(4 / F.mse_loss(after, before).clamp(min=1e-10))
         return bits + self.config.perceptual_weight * seen, figures
 
 
