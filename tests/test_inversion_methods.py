@@ -71,8 +71,8 @@ def test_marked_images_score_higher_than_plain_ones(pipe, kind):
     method = kind(pipe, Sampling(steps=5, guidance=1.0), inversion_steps=5)
     chosen = orders(4)
     secrets = np.stack([order.secret for order in chosen])
-    marked = [method.generate(order) for order in chosen]
-    plain = [method.paint(order, method.start(order)) for order in chosen]
+    marked = method.generate_all(chosen)
+    plain = method.paint(chosen, torch.cat([method.start(order) for order in chosen]))
     assert method.score(marked, secrets).min() > method.score(plain, secrets).max()
     assert method.generates
     assert method.fingerprint()["method"] == method.name
@@ -89,7 +89,7 @@ def test_ring_id_reads_its_key(pipe):
 def test_inversion_finds_the_start(pipe):
     method = TreeRing(pipe, Sampling(steps=5, guidance=1.0), inversion_steps=5)
     (order,) = orders(1)
-    found = method.invert([method.paint(order, method.start(order))])
+    found = method.invert(method.paint([order], method.start(order)))
     torch.testing.assert_close(found, method.start(order), atol=0.06, rtol=0)  # eight bits are the only loss
 
 
@@ -98,7 +98,7 @@ def test_start_is_what_the_pipeline_draws(pipe):
     (order,) = orders(1)
     own = pipe(order.prompt, num_inference_steps=2, guidance_scale=1.0,
                generator=torch.Generator().manual_seed(order.seed)).images[0]  # fmt: skip
-    assert np.array_equal(np.asarray(own), np.asarray(method.paint(order, method.start(order))))
+    assert np.array_equal(np.asarray(own), np.asarray(method.paint([order], method.start(order))[0]))
 
 
 def test_p_values_of_noise_are_calibrated():
@@ -128,3 +128,22 @@ def test_spectra_and_trajectories(pipe):
     part = below(whole, 0.3)
     assert part.times[0] <= 0.3 < whole.times[-len(part.timesteps) - 1]
     assert part.abar[-1] == whole.abar[-1]
+
+
+def test_ring_id_picks_the_nearest_of_all_its_keys(pipe):
+    """Deciding ring by ring is the same as matching with each of the 2^11 patterns."""
+    method = RingID(pipe)
+    pool = (np.arange(2**11)[:, None] >> np.arange(11) & 1).astype(np.uint8)
+    on_ring = method.ring.ge(3) & method.disc
+    patterns = torch.stack([method.rings(key)[on_ring] for key in pool])
+    assert len(torch.unique(patterns.real, dim=0)) == 2**11
+    found = spectrum(torch.randn(3, 4, SIDE, SIDE, generator=torch.Generator().manual_seed(4)))
+    nearest = (found[:, -1, on_ring][:, None] - patterns).abs().square().sum(-1).argmin(1)
+    assert np.array_equal(method._margins(found) > 0, pool[nearest].astype(bool))
+
+
+def test_settings_of_the_sampling_methods(pipe):
+    assert TreeRing(pipe, radius=3).mask.sum() < TreeRing(pipe).mask.sum()
+    assert ShallowDiffuse(pipe, radius=2).mask.sum() < ShallowDiffuse(pipe).mask.sum()
+    few, many = TreeRing(pipe, inversion_steps=5), TreeRing(pipe, inversion_steps=10)
+    assert few.fingerprint() != many.fingerprint()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import subprocess
 from importlib import metadata
@@ -61,3 +62,13 @@ def revision() -> str | None:
 def provenance(command: str, config: Any) -> dict[str, Any]:
     """The head of a result's JSON."""
     return {"command": command, "config": config, "versions": versions(), "revision": revision()}
+
+
+def weights_digest(*modules: Any) -> str:
+    """A hash of all weights and buffers of some torch modules."""
+    found = hashlib.sha256()
+    for module in modules:
+        for name, value in sorted(module.state_dict().items()):
+            found.update(name.encode())
+            found.update(value.detach().cpu().float().contiguous().numpy().tobytes())
+    return found.hexdigest()[:16]

@@ -10,8 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from diffmark.attacks.base import Attack
+from diffmark.attacks.base import Attack, Chance, ModelDistort
 from diffmark.images import read_image
+from diffmark.provenance import weights_digest
 from diffmark.vae import encode
 
 STEPS = 200
@@ -20,19 +21,21 @@ STEP_SIZE = 0.05  # of epsilon
 Features = Callable[[Tensor], Tensor]  # pixels in [-1, 1], (B, 3, H, W) -> anything differentiable
 
 
-class ProjectedGradient:
+class ProjectedGradient(ModelDistort):
     """L-infinity PGD that maximises the squared distance of the features from the clean image's."""
 
-    def __init__(self, features: Features, steps: int = STEPS) -> None:
-        self.features, self.steps = features, steps
+    def __init__(self, features: Features, by: str, weights: str, steps: int = STEPS) -> None:
+        self.features, self.by, self.weights, self.steps = features, by, weights, steps
 
-    def __call__(self, image: Image.Image, epsilon: float, rng: np.random.Generator) -> Image.Image:
-        """`epsilon` on the scale of 0 ... 255."""
-        clean = torch.from_numpy(read_image(image).pixels())[None]
-        bound = 2 * epsilon / 255  # pixels here run from -1 to 1
+    def batch(self, images: list[Image.Image], value: float, chances: list[Chance]) -> list[Image.Image]:
+        """`value` is epsilon on the scale of 0 ... 255."""
+        clean = torch.from_numpy(np.stack([read_image(image).pixels() for image in images]))
+        clean = clean.to(memory_format=torch.channels_last)
+        bound = 2 * value / 255  # pixels here run from -1 to 1
         with torch.no_grad():
             target = self.features(clean)
-        change = torch.from_numpy(rng.uniform(-bound, bound, tuple(clean.shape)).astype(np.float32))
+        starts = [rng.uniform(-bound, bound, tuple(clean.shape[1:])) for rng in chances]
+        change = torch.from_numpy(np.stack(starts).astype(np.float32))
         for _ in range(self.steps):
             change.requires_grad_(True)
             distance = (self.features((clean + change).clamp(-1, 1)) - target).square().sum()
@@ -40,18 +43,23 @@ class ProjectedGradient:
             change = (change.detach() + STEP_SIZE * bound * gradient.sign()).clamp(-bound, bound)
         pixels = ((clean + change).clamp(-1, 1) + 1) * 127.5
         # Rounding must not leave the ball: the change is a whole number of levels.
-        levels = (pixels - (clean + 1) * 127.5).clamp(-epsilon, epsilon).trunc() + (clean + 1) * 127.5
-        return Image.fromarray(levels[0].round().clamp(0, 255).permute(1, 2, 0).byte().numpy())
+        levels = (pixels - (clean + 1) * 127.5).clamp(-value, value).trunc() + (clean + 1) * 127.5
+        rounded = levels.round().clamp(0, 255).permute(0, 2, 3, 1).byte().numpy()
+        return [Image.fromarray(np.ascontiguousarray(picture)) for picture in rounded]
 
 
-def adversarial_attacks(vae: Any, features: Features | None = None, steps: int = STEPS) -> tuple[Attack, ...]:
-    """Against the detector's own autoencoder (grey box), and against features that it does not use."""
-    unit = "levels of 255"
+def against_vae(vae: Any, steps: int = STEPS) -> Attack:
+    """Grey box: the attacker has the autoencoder that the detector looks through."""
+    vae.requires_grad_(False)
 
     def latents(pixels: Tensor) -> Tensor:
         return encode(vae, pixels)
 
-    attacks = [Attack("adv_vae", "adversarial", 2, 8, unit, ProjectedGradient(latents, steps))]
-    if features is not None:
-        attacks.append(Attack("adv_features", "adversarial", 2, 8, unit, ProjectedGradient(features, steps)))
-    return tuple(attacks)
+    gradient = ProjectedGradient(latents, "the detector's autoencoder", weights_digest(vae), steps)
+    return Attack("adv_vae", "adversarial", 2, 8, "levels of 255", gradient)
+
+
+def against_features(features: Features, by: str, weights: str, steps: int = STEPS) -> Attack:
+    """Black box: features of a network that the detector does not use."""
+    gradient = ProjectedGradient(features, by, weights, steps)
+    return Attack("adv_features", "adversarial", 2, 8, "levels of 255", gradient)

@@ -1,52 +1,120 @@
-"""Regeneration: the picture is noised and painted again by a surrogate model that did not make it (WAVES)."""
+"""Regeneration: the picture is made anew by a model that did not make it (WAVES).
+
+By diffusion: noised and painted again by a surrogate. By compression: through a learned image codec.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
+from torch import Tensor
 
-from diffmark.attacks.base import Attack
+from diffmark.attacks.base import Attack, Chance, ModelDistort
 from diffmark.bridge import ddim_path, denoiser_of, late_trajectory, noised
 from diffmark.images import read_image
+from diffmark.provenance import weights_digest
 from diffmark.vae import decode, encode
 
 STRIDE = 20  # training steps between two denoising steps, as in a run of fifty
 
 
-class Regeneration:
-    """Regeneration with one surrogate pipeline, the empty prompt."""
+class Regeneration(ModelDistort):
+    """Regeneration with one surrogate pipeline, the empty prompt (which leaves guidance nothing to do)."""
 
-    def __init__(self, pipe: Any, rounds: int = 1) -> None:
+    def __init__(self, pipe: Any, name: str, rounds: int = 1) -> None:
         self.pipe, self.rounds = pipe, rounds
+        self.by, self.weights = name, weights_digest(pipe.unet, pipe.vae)
 
     @torch.no_grad()
-    def __call__(self, image: Image.Image, steps: float, rng: np.random.Generator) -> Image.Image:
-        """Noise to `steps` of the training steps, denoise; `rounds` times."""
+    def batch(self, images: list[Image.Image], value: float, chances: list[Chance]) -> list[Image.Image]:
+        """Noise to `value` of the training steps, denoise; `rounds` times, each from 8-bit images."""
         for _ in range(self.rounds):
-            image = self._once(image, steps, rng)
-        return image
+            images = self._once(images, value, chances)
+        return images
 
-    def _once(self, image: Image.Image, steps: float, rng: np.random.Generator) -> Image.Image:
+    def _once(self, images: list[Image.Image], steps: float, chances: list[Chance]) -> list[Image.Image]:
         pipe = self.pipe
-        z0 = encode(pipe.vae, torch.from_numpy(read_image(image).pixels())[None].to(pipe.device))
+        z0 = encode(pipe.vae, _pixels(images).to(pipe.device))
         start = steps / pipe.scheduler.config.num_train_timesteps
         trajectory = late_trajectory(pipe.scheduler, max(1, round(steps / STRIDE)), start)
-        noise = torch.from_numpy(rng.standard_normal(tuple(z0.shape), np.float32)).to(z0)
-        empty = pipe.encode_prompt("", pipe.device, 1, False)[0]
+        drawn = np.stack([rng.standard_normal(tuple(z0.shape[1:]), np.float32) for rng in chances])
+        empty = pipe.encode_prompt("", pipe.device, 1, False)[0].expand(len(z0), -1, -1)
         denoise = denoiser_of(pipe.unet, pipe.scheduler, empty)
         shares = np.zeros(len(trajectory.timesteps) + 1)
-        z = ddim_path(denoise, noised(z0, noise, trajectory.abar[0]), None, shares, trajectory)
-        pixels = ((decode(pipe.vae, z)[0].clamp(-1, 1) + 1) * 127.5).round()
-        return Image.fromarray(pixels.permute(1, 2, 0).byte().cpu().numpy())
+        noisy = noised(z0, torch.from_numpy(drawn).to(z0), trajectory.abar[0])
+        return _images(decode(pipe.vae, ddim_path(denoise, noisy, None, shares, trajectory)))
 
 
-def regeneration_attacks(surrogate: Any) -> tuple[Attack, ...]:
+class Compression(ModelDistort):
+    """Through a learned codec `(pixels in [-1, 1], quality) -> pixels`; it takes sides in multiples of `multiple`."""
+
+    def __init__(self, through: Any, by: str, weights: str, multiple: int) -> None:
+        self.through, self.by, self.weights, self.multiple = through, by, weights, multiple
+
+    @torch.no_grad()
+    def batch(self, images: list[Image.Image], value: float, chances: list[Chance]) -> list[Image.Image]:
+        pixels = _pixels(images)
+        height, width = pixels.shape[-2:]
+        right, below = -width % self.multiple, -height % self.multiple
+        padded = F.pad(pixels, (0, right, 0, below), mode="replicate")
+        return _images(self.through(padded, value)[..., :height, :width])
+
+
+def diffusion_attacks(surrogate: Any, name: str) -> tuple[Attack, ...]:
     """Diffusion once, and twice at half the range, with a surrogate pipeline."""
     unit = "noising steps of 1000"
     return (
-        Attack("regen_diffusion", "regeneration", 40, 200, unit, Regeneration(surrogate)),
-        Attack("rinse_2x", "regeneration", 20, 100, unit, Regeneration(surrogate, rounds=2)),
+        Attack("regen_diffusion", "regeneration", 40, 200, unit, Regeneration(surrogate, name)),
+        Attack("rinse_2x", "regeneration", 20, 100, unit, Regeneration(surrogate, name, rounds=2)),
     )
+
+
+def compression_attack() -> Attack:
+    """CompressAI's bmshj2018 where it is installed and its weights are there, else Vista's own codec."""
+    distort = _compressai() or _own_codec()
+    return Attack("regen_vae", "regeneration", 7, 1, "quality", distort)
+
+
+def _own_codec() -> Compression:
+    from diffmark.vista import load_compression
+
+    model = load_compression()
+
+    def through(pixels: Tensor, quality: float) -> Tensor:
+        return model(pixels, torch.full((len(pixels),), quality))[0]
+
+    return Compression(through, "Vista's compression autoencoder", weights_digest(model), 16)
+
+
+def _compressai() -> Compression | None:
+    """bmshj2018-factorized; None if it is not installed or its weights are not in torch's cache."""
+    try:
+        from compressai.zoo.image import bmshj2018_factorized, model_urls
+    except ImportError:
+        return None
+    qualities, cache = range(1, 8), Path(torch.hub.get_dir()) / "checkpoints"
+    urls = model_urls["bmshj2018-factorized"]["mse"]
+    if not all((cache / Path(urls[quality]).name).is_file() for quality in qualities):
+        return None
+    models = {quality: bmshj2018_factorized(quality, pretrained=True).eval() for quality in qualities}
+
+    def through(pixels: Tensor, quality: float) -> Tensor:
+        return models[round(quality)]((pixels + 1) / 2)["x_hat"] * 2 - 1
+
+    digest = weights_digest(*models.values())
+    return Compression(through, "CompressAI bmshj2018-factorized (mse)", digest, 16)
+
+
+def _pixels(images: list[Image.Image]) -> Tensor:
+    """(B, 3, H, W) in [-1, 1]."""
+    return torch.from_numpy(np.stack([read_image(image).pixels() for image in images]))
+
+
+def _images(pixels: Tensor) -> list[Image.Image]:
+    levels = ((pixels.clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).byte().cpu().numpy()
+    return [Image.fromarray(picture) for picture in levels]

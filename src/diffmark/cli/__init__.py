@@ -11,6 +11,7 @@ import typer
 from diffmark.cli import (
     attack,
     audit,
+    baselines,
     c2pa,
     calibrate,
     detect,
@@ -51,6 +52,7 @@ app.add_typer(train.app, name="train")
 app.command("serve")(serve.serve)
 app.add_typer(serve.tokens, name="token")
 app.add_typer(vista.app, name="vista")
+app.add_typer(baselines.app, name="baselines")
 
 
 def main() -> None:

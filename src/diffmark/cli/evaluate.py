@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,11 +10,16 @@ import typer
 
 CLASSIC = ("dwtDct", "dwtDctSvd", "rivaGan", "blindWatermark")
 SAMPLING = ("tree-ring", "ring-id", "shallow-diffuse")
+TRAINED = ("stegastamp", "stable-signature", "aqualora")
 
 
 def evaluate(
     experiments: Annotated[
-        list[str], typer.Argument(help="clean, robustness, keys, transfer, latency, averaging, or all.")
+        list[str],
+        typer.Argument(
+            help="Names, or all: clean, false_positives, robustness, strength, keys, transfer, latency, "
+            "identification, averaging, collusion, forgery, signal, ablations."
+        ),
     ],
     methods: Annotated[
         str, typer.Option(help="Names with commas, or all: diffmark and what else is installed.")
@@ -22,78 +28,177 @@ def evaluate(
         str, typer.Option(help="An embedded model, a pipeline's folder, or a hub id.")
     ] = "vista",
     codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
+    siblings: Annotated[
+        str | None,
+        typer.Option(help="Other models of the family, with commas; all embedded ones if the model is."),
+    ] = None,
     surrogate: Annotated[
-        str | None, typer.Option(help="Model for regeneration attacks; not the one that makes the images.")
+        str | None, typer.Option(help="Model for regeneration by diffusion; the first sibling by default.")
     ] = None,
     photographs: Annotated[
-        Path | None, typer.Option(help="Folder of photographs to use as negatives.")
+        Path | None,
+        typer.Option(
+            help="Folder of photographs to use as negatives; Debian's wallpapers and scikit-image's by default.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    training: Annotated[
+        Path | None, typer.Option(help="Folder of the codec's training run, for its progression.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Denoising steps.")] = 50,
     guidance: Annotated[
         float | None, typer.Option(help="Guidance, diffusers' scale; 7.5, or 4 for the embedded models.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few images: minutes instead of hours.")] = False,
-    cache: Annotated[Path, typer.Option(help="Where pictures are kept between runs.")] = Path(
-        "runs/pictures"
-    ),
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Say what is left to do and how long it takes; do nothing.")
+    ] = False,
+    cache: Annotated[
+        Path, typer.Option(help="Where pictures, readings and times are kept between runs.")
+    ] = Path("runs/pictures"),
     out: Annotated[Path, typer.Option(help="Folder for JSON, CSV, figures and the report.")] = Path(
         "runs/evaluation"
     ),
 ) -> None:
-    """Measure methods on one model in one run."""
+    """Measure methods on one model in one run; a run that was stopped goes on where it was."""
     from diffmark.evaluation.experiments import EXPERIMENTS
     from diffmark.evaluation.lab import Extent, Lab
+    from diffmark.evaluation.meter import Meter, Prices
     from diffmark.evaluation.report import write_report
-    from diffmark.evaluation.results import run
+    from diffmark.evaluation.results import count_work, run
     from diffmark.evaluation.studio import Studio
     from diffmark.generation import Sampling
-    from diffmark.pipelines import default_guidance, load_pipeline
+    from diffmark.pipelines import default_guidance
 
-    pipe = load_pipeline(model)
-    pipe.set_progress_bar_config(disable=True)
+    pipe = quiet_pipeline(model)
     sampling = Sampling(steps, guidance or default_guidance(model))
-    studio = Studio(cache, pipe, model, sampling)
-    extent = Extent.quick() if quick else Extent()
-    lab = Lab(studio, load_methods(methods, pipe, codec, sampling), extent, photographs)
-    lab.attacks |= {attack.name: attack for attack in load_attacks(pipe, surrogate)}
-    for name in EXPERIMENTS if experiments == ["all"] else experiments:
+    others = {
+        name: Studio(cache, other, name, few_steps(other, sampling))
+        for name, other in load_siblings(siblings, model).items()
+    }
+    lab = Lab(
+        Studio(cache, pipe, model, sampling),
+        load_methods(methods, pipe, codec, sampling),
+        Extent.quick() if quick else Extent(),
+        photographs,
+        siblings=others,
+        training=training,
+    )
+    lab.attacks |= {attack.name: attack for attack in load_attacks(lab, surrogate)}
+    names = list(EXPERIMENTS) if experiments == ["all"] else experiments
+    prices, counts = Prices(cache / "times.json"), count_work(names, lab)
+    if estimate:
+        return show_estimate(counts, prices)
+    meter = Meter(
+        prices, sum(count * prices.each(what) for work in counts.values() for what, count in work.items())
+    )
+    for studio in (lab.studio, *others.values()):
+        studio.meter = meter
+    for name in names:
         rows = run(name, lab, out)
-        typer.echo(f"{name}: {len(rows)} rows in {out / name}.json")
+        meter.bar.write(f"{name}: {len(rows)} rows in {out / name}.json", file=sys.stdout)
+    meter.close()
     typer.echo(f"report: {write_report(out)}")
 
 
-def load_attacks(pipe: Any, surrogate: str | None) -> list[Any]:
-    """Attacks that use a model: gradients against the vae, regeneration by a surrogate if one is named."""
-    from diffmark.attacks.adversarial import adversarial_attacks
-    from diffmark.attacks.regeneration import regeneration_attacks
+def show_estimate(counts: Any, prices: Any) -> None:
+    """A line an experiment, from times that earlier runs measured."""
+    from diffmark.evaluation.meter import estimate
+
+    rows = estimate(counts, prices)
+    for row in rows:
+        mostly = f"mostly {row['mostly']} at {row['seconds_each']:g} s" if "mostly" in row else ""
+        typer.echo(f"{row['experiment']:16} {row['cpu_hours']:8.2f} CPU hours  {mostly}")
+    typer.echo(f"{'all':16} {sum(row['cpu_hours'] for row in rows):8.2f} CPU hours")
+    unknown = sorted({what for row in rows for what in row["never_timed"]})
+    if unknown:
+        typer.echo(f"never timed here, taken as 0.1 s: {', '.join(unknown)}; run with --quick first")
+
+
+def quiet_pipeline(model: str) -> Any:
+    """A pipeline that leaves the progress bar to the evaluation."""
     from diffmark.pipelines import load_pipeline
 
-    attacks = list(adversarial_attacks(pipe.vae))
-    return attacks if surrogate is None else attacks + list(regeneration_attacks(load_pipeline(surrogate)))
+    pipe = load_pipeline(model)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def few_steps(pipe: Any, sampling: Any) -> Any:
+    """Four steps for a consistency model, whatever the others take."""
+    from dataclasses import replace
+
+    return replace(sampling, steps=4) if type(pipe.scheduler).__name__ == "LCMScheduler" else sampling
+
+
+def load_siblings(names: str | None, model: str) -> dict[str, Any]:
+    """Other models of the family by name."""
+    from diffmark.pipelines import is_embedded
+    from diffmark.vista import model_names
+
+    if names is None:
+        chosen = [name for name in model_names() if name != model] if is_embedded(model) else []
+    else:
+        chosen = [name for name in names.split(",") if name]
+    return {name: quiet_pipeline(name) for name in chosen}
+
+
+def load_attacks(lab: Any, surrogate: str | None) -> list[Any]:
+    """Attacks that use a model: regeneration by compression and by a surrogate, gradients."""
+    from diffmark.attacks.adversarial import against_features, against_vae
+    from diffmark.attacks.regeneration import compression_attack, diffusion_attacks
+
+    attacks = [compression_attack()]
+    pipes = {name: studio.pipe for name, studio in lab.siblings.items()}
+    pipes = {name: pipe for name, pipe in pipes.items() if type(pipe.scheduler).__name__ != "LCMScheduler"}
+    if surrogate is not None:
+        pipes = {surrogate: pipes.get(surrogate) or quiet_pipeline(surrogate)}
+    if pipes:
+        name = next(iter(pipes))
+        attacks += diffusion_attacks(pipes[name], name)
+    else:
+        typer.echo(
+            "regen_diffusion and rinse_2x are left out: no other model of the family; name a --surrogate",
+            err=True,
+        )
+    backbone = lab.backbone
+    return [
+        *attacks,
+        against_vae(lab.studio.pipe.vae),
+        against_features(backbone.pooled, backbone.name, backbone.weights),
+    ]
 
 
 def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
     """Methods by name; `diffmark` with the codec's own injection, `diffmark-late` and so on with another."""
     from diffmark.detection import Detector
     from diffmark.injection import Injection
+    from diffmark.methods.aqualora import AquaLora
     from diffmark.methods.classic import BlindWatermark, InvisibleWatermark
     from diffmark.methods.diffmark import DiffMark
     from diffmark.methods.ring_id import RingID
     from diffmark.methods.shallow_diffuse import ShallowDiffuse
+    from diffmark.methods.stable_signature import StableSignature
+    from diffmark.methods.stegastamp import StegaStamp
     from diffmark.methods.tree_ring import TreeRing
 
     detector = Detector.from_pretrained(codec)
     chosen: list[Any] = []
-    by_inversion = {method.name: method for method in (TreeRing, RingID, ShallowDiffuse)}
-    for name in ("diffmark", *SAMPLING, *CLASSIC) if names == "all" else names.split(","):
+    on_pipe: dict[str, Any] = {
+        method.name: method for method in (TreeRing, RingID, ShallowDiffuse, StableSignature, AquaLora)
+    }
+    for name in ("diffmark", *SAMPLING, *TRAINED, *CLASSIC) if names == "all" else names.split(","):
         if name == "diffmark" or name.startswith("diffmark-"):
             mode = name.removeprefix("diffmark").removeprefix("-")
             chosen.append(DiffMark(pipe, detector, sampling, Injection(mode) if mode else None))
-        elif name in by_inversion:
-            chosen.append(by_inversion[name](pipe, sampling))
+        elif name in on_pipe:
+            chosen.append(on_pipe[name](pipe, sampling))
+        elif name == StegaStamp.name:
+            chosen.append(StegaStamp())
         elif name in CLASSIC:
             chosen.append(BlindWatermark() if name == "blindWatermark" else InvisibleWatermark(name))
         else:
-            known = ", ".join(("diffmark", "diffmark-<mode>", *SAMPLING, *CLASSIC))
+            known = ", ".join(("diffmark", "diffmark-<mode>", *SAMPLING, *TRAINED, *CLASSIC))
             raise ValueError(f"no method {name!r}; there are {known}")
     return chosen

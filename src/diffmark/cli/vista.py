@@ -124,6 +124,20 @@ def evaluate_autoencoder_command(
     _publish(scores, {"count": count}, f"evaluate-autoencoder --count {count}{with_photos}", out)
 
 
+@app.command("evaluate-compression")
+def evaluate_compression_command(runs: Runs = RUNS, photos: Photos = None, count: int = 100) -> None:
+    """Measure PSNR and bits a pixel of the compression autoencoder at every quality; prints JSON."""
+    from diffmark.provenance import provenance
+    from diffmark.vista import load_compression
+    from diffmark.vista.training.compression import evaluate_compression
+
+    rows = evaluate_compression(load_compression(), runs / "cache", photos, count)
+    config = {"count": count, "photographs": photos is not None}
+    typer.echo(
+        json.dumps({**provenance("diffmark vista evaluate-compression", config), "rows": rows}, indent=1)
+    )
+
+
 @app.command("evaluate-classifier")
 def evaluate_classifier_command(runs: Runs = RUNS, count: int = 1000, out: Out = None) -> None:
     """Measure the classifier on unseen scenes."""

@@ -1,22 +1,34 @@
-"""What an experiment works with: a studio, methods, and how many images of each kind."""
+"""What an experiment works with: pictures, attacks and readings, each made once and kept.
+
+Everything that takes time goes through one of the methods under "work", which `costs` counts beforehand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from diffmark.attacks import ATTACKS, Attack
-from diffmark.evaluation.studio import Studio, batches, painted_scenes, photograph_crops, unseen_orders
+from diffmark.backbones import Backbone, find_backbone, scene_classifier
+from diffmark.evaluation.batches import batches
+from diffmark.evaluation.memory import Arrays, Memory, Recipe
+from diffmark.evaluation.meter import BLANK, Meter
+from diffmark.evaluation.sources import crop, find_photographs, scene
+from diffmark.evaluation.studio import Studio, unseen_orders
 from diffmark.generation import Order
+from diffmark.images import read_image
 from diffmark.methods.base import Method
+from diffmark.vae import encode
 
 Row = dict[str, Any]
 Experiment = Callable[["Lab"], Iterator[Row]]
@@ -27,25 +39,50 @@ class Extent:
     """How many images; `quick` takes minutes, the full one a few hours on two cores."""
 
     marked: int = 500  # marked images for clean figures
-    plain: int = 500  # unmarked images of the model
-    scenes: int = 5500  # pictures of the painter
-    photographs: int = 4000  # crops, if a folder is given
+    pool: int = 1000  # pictures of the model, with z0, and as many others: negatives, averaging
+    siblings: int = 100  # pictures of each other model of the family
+    scenes: int = 4000  # pictures of the painter
+    photographs: int = 4000  # crops
+    costly_negatives: int = 1000  # all of them for methods that take seconds to read an image
     attacked: int = 100  # marked images an attack and strength
     adversarial: int = 30  # the same for attacks that take seconds an image
     strengths: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
+    victims: int = 50  # images that are forged, or freed of their mark
+    keys: tuple[int, ...] = (10, 100, 1000, 10**4, 10**5, 10**6, 10**7, 10**8)
     timed: int = 50
 
     @classmethod
     def quick(cls) -> Extent:
         return cls(
             marked=16,
-            plain=16,
-            scenes=200,
-            photographs=200,
+            pool=16,
+            siblings=4,
+            scenes=100,
+            photographs=100,
+            costly_negatives=20,
             attacked=8,
-            adversarial=2,
+            adversarial=1,
             strengths=(0.5, 1.0),
+            victims=8,
+            keys=(10, 1000, 10**5),
             timed=8,
+        )
+
+
+@dataclass
+class Reading:
+    """What a method read from N images."""
+
+    margins: NDArray[np.float64]  # (N, bits); the sign is the bit
+    scores: NDArray[np.float64]  # (N,) against each image's secret
+    secrets: NDArray[np.uint8]  # (N, bits)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Reading]) -> Reading:
+        return cls(
+            np.concatenate([part.margins for part in parts]),
+            np.concatenate([part.scores for part in parts]),
+            np.concatenate([part.secrets for part in parts]),
         )
 
 
@@ -58,33 +95,164 @@ class Lab:
     extent: Extent = field(default_factory=Extent)
     photographs: Path | None = None
     attacks: dict[str, Attack] = field(default_factory=lambda: dict(ATTACKS))
+    siblings: dict[str, Studio] = field(default_factory=dict)  # other models of the family
+    results: Path = Path("results")  # where published results lie, for plots of them
+    training: Path | None = None  # the folder of the codec's training run
+
+    @property
+    def meter(self) -> Meter:
+        return self.studio.meter
+
+    @property
+    def memory(self) -> Memory:
+        return self.studio.memory
 
     @cached_property
-    def orders(self) -> list[Order]:
-        return unseen_orders(max(self.extent.marked, self.extent.attacked))
+    def backbone(self) -> Backbone:
+        """For the perceptual distance."""
+        return find_backbone()
 
-    def marked(self, method: Method, count: int) -> list[Image.Image]:
-        return [self.studio.marked(method, order) for order in self.orders[:count]]
+    @cached_property
+    def scene_features(self) -> Backbone:
+        """For the Frechet distance: few enough dimensions for some hundred images."""
+        return scene_classifier()
 
-    def plain(self, count: int) -> list[Image.Image]:
-        return [self.studio.plain(order) for order in self.orders[:count]]
+    @cached_property
+    def photograph_paths(self) -> list[Path]:
+        return find_photographs(self.photographs)
 
-    def secrets(self, method: Method, count: int) -> NDArray[np.uint8]:
-        """The bits that each marked image carries, (count, bits)."""
-        return np.stack([order.secret[: method.bits] for order in self.orders[:count]])
+    def orders(self, count: int, first: int = 0, fixed_secret: bool = False) -> list[Order]:
+        """Prompts, seeds and secrets that no training saw."""
+        return unseen_orders(count, first=first, fixed_secret=fixed_secret)
 
-    def negatives(self) -> Iterator[Image.Image]:
-        """Unmarked images: of the model, of the painter, photographs."""
-        model = (self.studio.plain(order) for order in unseen_orders(self.extent.plain, first=100_000))
-        crops: Iterator[Image.Image] = iter(())
-        if self.photographs is not None:
-            crops = photograph_crops(self.photographs, self.extent.photographs)
-        return chain(model, painted_scenes(self.extent.scenes), crops)
+    def others(self, count: int) -> list[Order]:
+        """Orders of pictures that are never marked."""
+        return self.orders(count, first=self.extent.pool)
 
-    def negative_scores(self, method: Method) -> NDArray[np.float64]:
-        """Each unmarked image scored against a random secret of its own."""
-        rng, scores = np.random.default_rng(12345), []
-        for batch in batches(self.negatives()):
-            secrets = rng.integers(0, 2, (len(batch), max(method.bits, 1))).astype(np.uint8)
-            scores.append(method.score(batch, secrets))
-        return np.concatenate(scores)
+    def secrets(self, method: Method, orders: Sequence[Order]) -> NDArray[np.uint8]:
+        """The bits that each order's picture carries, (N, bits)."""
+        return np.stack([method.carried(order.secret) for order in orders])
+
+    # --- work ------------------------------------------------------------------------------------------------
+
+    def plain(self, orders: Sequence[Order], studio: Studio | None = None) -> list[Image.Image]:
+        return (studio or self.studio).plain(orders)
+
+    def marked(
+        self, method: Method, orders: Sequence[Order], studio: Studio | None = None
+    ) -> list[Image.Image]:
+        return (studio or self.studio).marked(method, orders)
+
+    def attacked(
+        self, attack: Attack, images: Sequence[Image.Image], strength: float, base_seed: int = 0
+    ) -> list[Image.Image]:
+        return self.meter.do(
+            f"attack {attack.name}",
+            len(images),
+            lambda: attack.on_all(images, strength, base_seed),
+            lambda: list(images),
+        )
+
+    def scenes(self, count: int, first: int = 0) -> list[Image.Image]:
+        def work() -> list[Image.Image]:
+            return [scene(self.memory, index) for index in range(first, first + count)]
+
+        return self.meter.do("painted scene", count, work, lambda: [BLANK] * count)
+
+    def crops(self, count: int, first: int = 0) -> list[Image.Image]:
+        def work() -> list[Image.Image]:
+            return [crop(self.photograph_paths, index) for index in range(first, first + count)]
+
+        return self.meter.do("crop of a photograph", count, work, lambda: [BLANK] * count)
+
+    def read(self, method: Method, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> Reading:
+        """Decode and score."""
+
+        def blank() -> Reading:
+            rng = np.random.default_rng(0)
+            return Reading(rng.normal(size=(len(images), method.bits)), rng.normal(size=len(images)), secrets)
+
+        return self.meter.do(
+            f"read by {method.name}", len(images), lambda: _read(method, images, secrets), blank
+        )
+
+    def encoded(self, images: Sequence[Image.Image]) -> Tensor:
+        """Latents as the family's autoencoder sees the images, (N, C, h, w)."""
+        vae, device = self.studio.pipe.vae, self.studio.pipe.device
+
+        @torch.no_grad()
+        def work() -> Tensor:
+            parts = []
+            for batch in batches(images, 16):
+                pixels = torch.from_numpy(np.stack([read_image(image).pixels() for image in batch]))
+                parts.append(encode(vae, pixels.to(device)).float().cpu())
+            return torch.cat(parts)
+
+        channels = vae.config.latent_channels
+        return self.meter.do("encode", len(images), work, lambda: torch.zeros(len(images), channels, 4, 4))
+
+    def decoded(self, latents: Tensor) -> list[Image.Image]:
+        """Pictures of latents, (N, C, h, w)."""
+        return [image for batch in latents.split(16) for image in self.studio.developed(batch)]
+
+    # --- readings, kept --------------------------------------------------------------------------------------
+
+    def remember(self, recipe: Recipe, make: Callable[[], Arrays]) -> Arrays:
+        """What `make` gives; made once for a recipe."""
+        if not self.memory.has(recipe, "npz"):
+            self.memory.keep_arrays(recipe, make())
+        return self.memory.arrays(recipe)
+
+    def reading(
+        self,
+        method: Method,
+        orders: Sequence[Order],
+        attack: Attack | None = None,
+        strength: float = 0.0,
+        studio: Studio | None = None,
+    ) -> tuple[Reading, float | None]:
+        """Marked pictures, attacked, read; and the attack's mean PSNR, if it leaves the size alone."""
+        secrets, place = self.secrets(method, orders), studio or self.studio
+
+        def make() -> Arrays:
+            images = self.marked(method, orders, studio)
+            changed = images if attack is None else self.attacked(attack, images, strength)
+            found = self.read(method, changed, secrets)
+            return {"margins": found.margins, "scores": found.scores, "psnr": mean_psnr(images, changed)}
+
+        recipe: Recipe = {"reading": method.fingerprint(), "model": place.digest, "orders": _digest(orders)}
+        if attack is not None:
+            recipe |= {"attack": attack.name, "value": attack.value(strength), "by": _weights(attack)}
+        recipe |= {"sampling": [place.sampling.steps, place.sampling.guidance]}
+        kept = self.remember(recipe, make)
+        psnr = float(kept["psnr"])
+        return Reading(kept["margins"], kept["scores"], secrets), psnr if np.isfinite(psnr) else None
+
+
+def mean_psnr(images: Sequence[Image.Image], others: Sequence[Image.Image]) -> NDArray[np.float64]:
+    """In dB, a single number; nan where sizes differ or nothing changed."""
+    from diffmark.evaluation.metrics import psnr
+
+    if any(a.size != b.size for a, b in zip(images, others, strict=True)):
+        return np.array(np.nan)
+    return np.array(np.mean([psnr(a, b) for a, b in zip(images, others, strict=True)]))
+
+
+def _read(method: Method, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> Reading:
+    margins = np.zeros((len(images), 0))
+    if method.bits:
+        margins = np.concatenate([method.decode(batch) for batch in batches(images)])
+    if method.counts:
+        return Reading(margins, ((margins > 0) == secrets).sum(axis=1).astype(float), secrets)
+    starts = range(0, len(images), 32)
+    scores = [method.score(images[i : i + 32], secrets[i : i + 32]) for i in starts]
+    return Reading(margins, np.concatenate(scores), secrets)
+
+
+def _digest(orders: Sequence[Order]) -> str:
+    text = "\n".join(f"{order.prompt}|{order.seed}|{order.secret.tobytes().hex()}" for order in orders)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _weights(attack: Attack) -> str:
+    return getattr(attack.distort, "weights", "")

@@ -68,8 +68,9 @@ def bit_figures(margins: NDArray[np.float64], secrets: NDArray[np.uint8]) -> dic
 def detection_figures(positives: ArrayLike, negatives: ArrayLike, bits: int) -> dict[str, Any]:
     """TPR at each of RATES with intervals, at the empirical threshold of `negatives` and at the exact one.
 
-    Scores are matching bits where `bits` is not 0. A rate is left out where the negatives are too few for an
-    empirical threshold (fewer than 10 / rate), or the bits for an exact one.
+    `bits` is the length of the secret where scores are matching bits, and 0 where they are anything else. A rate is
+    left out where the negatives are too few for an empirical threshold (fewer than 10 / rate), or the bits for an
+    exact one.
     """
     marked, unmarked = np.asarray(positives, np.float64), np.asarray(negatives, np.float64)
     figures: dict[str, Any] = {"negatives": len(unmarked), "auc": auc(marked, unmarked)}
@@ -78,11 +79,44 @@ def detection_figures(positives: ArrayLike, negatives: ArrayLike, bits: int) -> 
             figures[f"tpr_{rate:g}_empirical"] = asdict(tpr_at_fpr(marked, unmarked, rate))
         if bits and 2.0**-bits <= rate:
             threshold = match_threshold(bits, rate)
-            hits, false = int((marked >= threshold).sum()), int((unmarked >= threshold).sum())
-            low, high = clopper_pearson(hits, len(marked))
-            exact = {"value": hits / len(marked), "low": low, "high": high, "threshold": threshold}
-            figures[f"tpr_{rate:g}_exact"] = {**exact, "observed_fpr": false / len(unmarked)}
+            exact = {**share(marked >= threshold), "threshold": threshold}
+            figures[f"tpr_{rate:g}_exact"] = {**exact, "observed_fpr": float((unmarked >= threshold).mean())}
     return figures
+
+
+def share(found: ArrayLike) -> dict[str, float]:
+    """How many of some yes-or-no outcomes are yes, with the exact 95% interval."""
+    hits, trials = int(np.sum(found)), int(np.size(found))
+    low, high = clopper_pearson(hits, trials)
+    return {"value": hits / trials, "low": low, "high": high}
+
+
+def bias_figures(margins: NDArray[np.float64]) -> dict[str, float]:
+    """How far the bits of unmarked images, (N, L), are from fair and independent coins.
+
+    A bit's lean is the distance of its mean from one half. `lean_chance` is what the largest of L fair ones would
+    show in N images, `correlation_chance` the largest correlation of all pairs of independent ones (both 95%).
+    """
+    from scipy.stats import norm
+
+    bits = (margins > 0).astype(np.float64)
+    count, length = bits.shape
+    leans = np.abs(bits.mean(axis=0) - 0.5)
+    varying = bits[:, bits.std(axis=0) > 0]
+    pairs = (
+        np.abs(np.triu(np.corrcoef(varying, rowvar=False), 1)) if varying.shape[1] > 1 else np.ones((1, 1))
+    )
+
+    def largest(tests: int) -> float:
+        return float(norm.isf(0.025 / tests) / np.sqrt(count))
+
+    return {
+        "largest_lean": float(leans.max()),
+        "mean_lean": float(leans.mean()),
+        "lean_chance": largest(length) / 2,
+        "largest_correlation": float(pairs.max()),
+        "correlation_chance": largest(length * (length - 1) // 2 or 1),
+    }
 
 
 def quality_figures(plain: Sequence[Image.Image], marked: Sequence[Image.Image]) -> dict[str, float]:

@@ -12,74 +12,122 @@ from typing import Any
 from diffmark.evaluation.experiments import EXPERIMENTS
 from diffmark.evaluation.figures import FIGURES
 from diffmark.evaluation.lab import Row
+from diffmark.evaluation.tables import columns_of, label, shown
 
-HIDDEN = ("ber", "distance")  # per-image lists belong to the figures
-LONGEST_TABLE = 60
+TITLES = {
+    "clean": "Clean detection and quality",
+    "false_positives": "False positives",
+    "robustness": "Robustness",
+    "strength": "Strength against quality",
+    "keys": "Key flexibility",
+    "transfer": "Transfer to other models",
+    "latency": "Latency",
+    "identification": "Identification among many keys",
+    "averaging": "Security: averaging",
+    "collusion": "Security: collusion",
+    "forgery": "Security: forgery",
+    "signal": "The signal itself",
+    "ablations": "Ablations",
+}
+LONGEST_TABLE = 30  # rows; longer ones are folded up
 
 
 def write_report(folder: Path) -> Path:
-    """index.html for every NAME.json of an experiment in the folder, with its figure also as NAME.png."""
-    parts = []
-    for name in EXPERIMENTS:
-        path = folder / f"{name}.json"
-        if path.exists():
-            parts.append(section(name, json.loads(path.read_text()), folder))
-    if not parts:
+    """index.html for every NAME.json of an experiment in the folder, with its figures also as PNG files."""
+    documents = {
+        name: json.loads(path.read_text())
+        for name in EXPERIMENTS
+        if (path := folder / f"{name}.json").exists()
+    }
+    if not documents:
         raise ValueError(f"{folder} holds no results of {', '.join(EXPERIMENTS)}")
-    (folder / "index.html").write_text(PAGE.replace("{{parts}}", "\n".join(parts)))
+    parts = [section(name, document, folder) for name, document in documents.items()]
+    links = "".join(f'<a href="#{name}">{html.escape(TITLES[name])}</a>' for name in documents)
+    page = PAGE.replace("{{links}}", links).replace("{{parts}}", "\n".join(parts))
+    (folder / "index.html").write_text(page)
     return folder / "index.html"
 
 
 def section(name: str, document: dict[str, Any], folder: Path) -> str:
-    """Heading, what was run, figure and table of one experiment."""
+    """Heading, what was run, figures and table of one experiment."""
     about = (EXPERIMENTS[name].__doc__ or "").splitlines()[0]
-    said = f"<p>{html.escape(about)}</p><p><code>{html.escape(document['command'])}</code></p>"
-    picture = ""
-    if name in FIGURES:
-        buffer = io.BytesIO()
-        FIGURES[name](document["rows"]).savefig(buffer, format="png")
-        (folder / f"{name}.png").write_bytes(buffer.getvalue())
-        data = base64.b64encode(buffer.getvalue()).decode()
-        picture = f'<img alt="{name}" src="data:image/png;base64,{data}">'
-    head = {key: document[key] for key in ("config", "versions", "revision")}
-    details = (
-        f"<details><summary>setting</summary><pre>{html.escape(json.dumps(head, indent=1))}</pre></details>"
+    rows, setting = document["rows"], document["config"]
+    of = ", ".join(
+        f"{value} {label(key)}" for key, value in setting.get("extent", {}).items() if isinstance(value, int)
     )
-    return f"<section><h2>{name}</h2>{said}{picture}{table(document['rows'])}{details}</section>"
+    head = {key: document[key] for key in ("command", "config", "versions", "revision")}
+    return (
+        f'<section id="{name}"><h2>{html.escape(TITLES[name])}</h2><p>{html.escape(about)}</p>'
+        f"{''.join(drawn(name, rows, folder))}{table(rows)}"
+        f"<details><summary>how it was made: <code>{html.escape(document['command'])}</code></summary>"
+        f"<p>{html.escape(of)}</p><pre>{html.escape(json.dumps(head, indent=1))}</pre></details></section>"
+    )
+
+
+def drawn(name: str, rows: list[Row], folder: Path) -> list[str]:
+    """The figures of an experiment, as files and as parts of the page."""
+    parts = []
+    for file, draw in FIGURES.get(name, {}).items():
+        figure = draw(rows) if rows else None
+        if figure is None:
+            continue
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png")
+        (folder / f"{file}.png").write_bytes(buffer.getvalue())
+        data, about = base64.b64encode(buffer.getvalue()).decode(), (draw.__doc__ or file).splitlines()[0]
+        parts.append(
+            f'<figure><img alt="{html.escape(about)}" src="data:image/png;base64,{data}">'
+            f"<figcaption>{html.escape(about)}</figcaption></figure>"
+        )
+    return parts
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as an HTML table; rates with their intervals in one cell."""
-    columns = [name for name in dict.fromkeys(key for row in rows for key in row) if name not in HIDDEN]
-    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell(row.get(name)))}</td>" for name in columns) + "</tr>"
-        for row in rows
-    )
+    """The rows as an HTML table that can be sorted; rates with their intervals in one cell."""
+    if not rows:
+        return "<p>Nothing to show yet.</p>"
+    columns = columns_of(rows)
+    head = "".join(f'<th><button type="button">{html.escape(label(name))}</button></th>' for name in columns)
+    lines = "".join(f"<tr>{''.join(_cell(row.get(name)) for name in columns)}</tr>" for row in rows)
+    body = f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
     opened = " open" if len(rows) <= LONGEST_TABLE else ""
-    return (
-        f"<details{opened}><summary>{len(rows)} rows</summary><table><tr>{head}</tr>{body}</table></details>"
-    )
+    return f"<details{opened}><summary>table, {len(rows)} rows</summary>{body}</details>"
 
 
-def cell(value: Any) -> str:
-    """A value as a reader wants it."""
-    if value is None:
-        return ""
-    if isinstance(value, dict) and "low" in value:
-        return f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)
+def _cell(value: Any) -> str:
+    number = value["value"] if isinstance(value, dict) else value
+    sortable = f' data-value="{number}"' if isinstance(number, (int, float)) else ""
+    return f"<td{sortable}>{html.escape(shown(value))}</td>"
 
 
-PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>DiffMark evaluation</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><style>
-body{font:15px/1.5 system-ui,sans-serif;max-width:80rem;margin:2rem auto;padding:0 1rem;color:#222}
-img{max-width:100%}table{border-collapse:collapse;font-size:.8rem;display:block;overflow-x:auto}
-td,th{padding:.2rem .6rem;border-bottom:1px solid #ddd;text-align:left;white-space:nowrap}
-pre{font-size:.75rem;background:#f4f4f4;padding:.5rem;overflow-x:auto}code{background:#f4f4f4}</style>
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>DiffMark evaluation</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,"><style>
+body{font:16px/1.5 system-ui,sans-serif;max-width:72rem;margin:0 auto;padding:1rem;color:#222;background:#fff}
+nav{display:flex;flex-wrap:wrap;gap:.3rem 1rem;font-size:.9rem}section{margin-top:2.5rem;border-top:1px solid #ddd}
+img{max-width:100%;height:auto}figure{margin:1rem 0;overflow-x:auto}figcaption{font-size:.85rem;color:#555}
+.wide{overflow-x:auto;max-height:40rem}table{border-collapse:collapse;font-size:.82rem}
+td,th{padding:.2rem .6rem;border-bottom:1px solid #e4e4e4;text-align:left;white-space:nowrap}
+th{position:sticky;top:0;background:#f4f4f4}th button{all:unset;cursor:pointer;font-weight:600}
+th button:focus-visible{outline:2px solid #1f5fa8}th[aria-sort=ascending] button::after{content:" \\2191"}
+th[aria-sort=descending] button::after{content:" \\2193"}summary{cursor:pointer;margin:.4rem 0}
+pre{font-size:.75rem;background:#f4f4f4;padding:.5rem;overflow-x:auto}code{overflow-wrap:anywhere}
+@media(max-width:40rem){figure img{max-width:none;width:44rem}}</style></head><body>
 <h1>DiffMark evaluation</h1>
-<p>Rates in brackets are exact 95% intervals. Every table can be made again with the command above it.</p>
-{{parts}}</html>
+<p>Brackets are exact 95% intervals. Exact thresholds come from the binomial law of matching bits, empirical ones
+from unmarked images; an empty cell was not measured, or there were too few unmarked images for it. A click on a
+column's head sorts. Every part can be made again with the command under it.</p>
+<nav>{{links}}</nav>
+{{parts}}
+<script>
+for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => {
+  const head = button.parentElement, body = head.closest("table").tBodies[0], place = head.cellIndex;
+  const up = head.getAttribute("aria-sort") !== "ascending";
+  for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", up ? "ascending" : "descending");
+  const value = row => { const cell = row.cells[place]; return cell.dataset.value ?? cell.textContent; };
+  const compare = (a, b) => a !== "" && b !== "" && !isNaN(a) && !isNaN(b) ? a - b : String(a).localeCompare(b);
+  const rows = [...body.rows].sort((a, b) => (up ? 1 : -1) * compare(value(a), value(b)));
+  body.append(...rows);
+});
+</script></body></html>
 """

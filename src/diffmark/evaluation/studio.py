@@ -1,24 +1,32 @@
-"""Pictures for experiments: each is made once and kept under the hash of all it depends on."""
+"""Pictures of a model for experiments: painted in batches, each made once."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
+from diffmark.evaluation.batches import batches
+from diffmark.evaluation.memory import Memory, Recipe
+from diffmark.evaluation.meter import BLANK, Meter
 from diffmark.generation import Order, Sampling
 from diffmark.methods.base import Method
+from diffmark.provenance import weights_digest
 from diffmark.secret import to_hex
+from diffmark.vae import decode
+
+if TYPE_CHECKING:
+    from diffmark.vista.scenes import Scene
 
 FIRST_SEED = 1_000_000  # far from any seed that training uses
+BATCH = 8
 
 
 @dataclass
@@ -29,46 +37,99 @@ class Studio:
     pipe: Any
     model: str
     sampling: Sampling
+    meter: Meter = field(default_factory=Meter)
 
-    def plain(self, order: Order) -> Image.Image:
-        """The picture of an order without any mark."""
+    @cached_property
+    def memory(self) -> Memory:
+        return Memory(self.folder)
 
-        def paint() -> Image.Image:
-            generator = torch.Generator("cpu").manual_seed(order.seed)
-            steps, guidance = self.sampling.steps, self.sampling.guidance
+    @cached_property
+    def digest(self) -> str:
+        """Of the weights that paint: a model that was trained on makes other pictures under the same name."""
+        parts = (getattr(self.pipe, name, None) for name in ("unet", "text_encoder", "vae"))
+        return weights_digest(*(part for part in parts if part is not None))
+
+    def latents(self, orders: Sequence[Order]) -> Tensor:
+        """z0 of each order without any mark, (N, C, h, w)."""
+        missing = [order for order in orders if not self.memory.has(self._unmarked(order), "npz")]
+        for batch in batches(missing, BATCH):
+            for order, z0 in zip(batch, self._paint(batch), strict=True):
+                self.memory.keep_arrays(self._unmarked(order), {"z0": z0.float().cpu().numpy()})
+        kept = [self.memory.arrays(self._unmarked(order))["z0"] for order in orders]
+        return torch.from_numpy(np.stack(kept))
+
+    def plain(self, orders: Sequence[Order]) -> list[Image.Image]:
+        """The picture of each order without any mark."""
+        missing = [order for order in orders if not self.memory.has(self._unmarked(order), "png")]
+        for batch in batches(missing, BATCH):
+            for order, image in zip(batch, self.developed(self.latents(batch)), strict=True):
+                self.memory.keep_image(self._unmarked(order), image)
+        return [self.memory.image(self._unmarked(order)) for order in orders]
+
+    def marked(self, method: Method, orders: Sequence[Order]) -> list[Image.Image]:
+        """The picture of each order with a method's mark, for the bits that the method carries of its secret."""
+        own = [replace(o, secret=method.carried(o.secret) if method.bits else o.secret) for o in orders]
+        missing = [order for order in own if not self.memory.has(self._of(method, order), "png")]
+        for batch in batches(missing, BATCH):
+            for order, image in zip(batch, self._mark(method, batch), strict=True):
+                self.memory.keep_image(self._of(method, order), image)
+        return [self.memory.image(self._of(method, order)) for order in own]
+
+    @torch.no_grad()
+    def developed(self, z0: Tensor) -> list[Image.Image]:
+        """Latents (N, C, h, w) as pictures."""
+        return self.meter.do(
+            "decode latents",
+            len(z0),
+            lambda: to_images(decode(self.pipe.vae, z0.to(self.pipe.device))),
+            lambda: [BLANK] * len(z0),
+        )
+
+    def _mark(self, method: Method, orders: list[Order]) -> list[Image.Image]:
+        secrets = np.stack([order.secret for order in orders])
+        if method.finishes:
+            z0 = self.latents(orders)
+            return self._timed(f"finish by {method.name}", orders, lambda: method.finish(z0, secrets))
+        if method.generates:
+            return self._timed(f"generate by {method.name}", orders, lambda: method.generate_all(orders))
+        pairs = list(zip(self.plain(orders), orders, strict=True))
+        return self._timed(
+            f"embed by {method.name}",
+            orders,
+            lambda: [method.embed(image, order.secret) for image, order in pairs],
+        )
+
+    def _timed(
+        self, what: str, orders: list[Order], work: Callable[[], list[Image.Image]]
+    ) -> list[Image.Image]:
+        return self.meter.do(what, len(orders), work, lambda: [BLANK] * len(orders))
+
+    def _paint(self, orders: list[Order]) -> Tensor:
+        def work() -> Tensor:
             output = self.pipe(
-                order.prompt, num_inference_steps=steps, guidance_scale=guidance, generator=generator
+                [order.prompt for order in orders],
+                num_inference_steps=self.sampling.steps,
+                guidance_scale=self.sampling.guidance,
+                generator=[torch.Generator("cpu").manual_seed(order.seed) for order in orders],
+                output_type="latent",
             )
-            return output.images[0]
+            return output.images
 
-        return self._kept({**self._recipe(order), "method": None}, paint)
+        channels = self.pipe.vae.config.latent_channels
+        return self.meter.do("generate", len(orders), work, lambda: torch.zeros(len(orders), channels, 4, 4))
 
-    def marked(self, method: Method, order: Order) -> Image.Image:
-        """The picture of an order with a method's mark, for the first `bits` bits of its secret."""
-        order = replace(order, secret=order.secret[: method.bits] if method.bits else order.secret)
-
-        def paint() -> Image.Image:
-            return (
-                method.generate(order) if method.generates else method.embed(self.plain(order), order.secret)
-            )
-
-        recipe = {**self._recipe(order), "secret": to_hex(order.secret), **method.fingerprint()}
-        return self._kept(recipe, paint)
-
-    def _recipe(self, order: Order) -> dict[str, Any]:
+    def _unmarked(self, order: Order) -> Recipe:
         run = {"steps": self.sampling.steps, "guidance": self.sampling.guidance}
-        return {"model": self.model, "prompt": order.prompt, "seed": order.seed, **run}
+        return {"model": self.digest, "prompt": order.prompt, "seed": order.seed, **run}
 
-    def _kept(self, recipe: dict[str, Any], make: Callable[[], Image.Image]) -> Image.Image:
-        digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:32]
-        path = self.folder / digest[:2] / f"{digest}.png"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(f".{os.getpid()}")
-            make().save(partial, "PNG")
-            os.replace(partial, path)
-        with Image.open(path) as image:
-            return image.convert("RGB")
+    def _of(self, method: Method, order: Order) -> Recipe:
+        return {**self._unmarked(order), "secret": to_hex(order.secret), **method.fingerprint()}
+
+
+def to_images(pixels: Tensor) -> list[Image.Image]:
+    """Pixels in [-1, 1], (N, 3, H, W), as 8-bit pictures."""
+    levels = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    return [Image.fromarray(picture) for picture in levels]
 
 
 def unseen_orders(count: int, length: int = 256, first: int = 0, fixed_secret: bool = False) -> list[Order]:
@@ -86,43 +147,13 @@ def unseen_orders(count: int, length: int = 256, first: int = 0, fixed_secret: b
     return orders
 
 
-def photograph_crops(folder: Path, count: int, side: int = 256, seed: int = 0) -> Iterator[Image.Image]:
-    """Random square crops of the photographs in a folder, resized to `side`."""
-    paths = sorted(
-        path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp")
-    )
-    if not paths:
-        raise ValueError(f"{folder} holds no photographs")
-    rng = np.random.default_rng(seed)
-    for index in range(count):
-        with Image.open(paths[index % len(paths)]) as opened:
-            image = opened.convert("RGB")
-        size = int(min(image.size) * rng.uniform(0.5, 1.0))
-        x, y = (int(rng.integers(extent - size + 1)) for extent in image.size)
-        yield image.crop((x, y, x + size, y + size)).resize((side, side), Image.Resampling.LANCZOS)
-
-
-def painted_scenes(count: int, first: int = 0) -> Iterator[Image.Image]:
-    """Pictures of the embedded family's painter that training never saw."""
-    from diffmark.vista.paint import paint
+def scene_of(order: Order) -> Scene:
+    """The held-out scene that an order's prompt describes."""
     from diffmark.vista.scenes import HELD_OUT, random_scene
 
-    for index in range(first, first + count):
-        yield Image.fromarray(np.asarray(paint(random_scene(HELD_OUT + index))))
-
-
-def batches(items: Iterable[Any], size: int = 32) -> Iterator[list[Any]]:
-    """Lists of up to `size` items."""
-    batch: list[Any] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    return random_scene(HELD_OUT + order.seed - FIRST_SEED)
 
 
 def settings(studio: Studio) -> dict[str, Any]:
     """What the pictures depend on, for a result's JSON."""
-    return {"model": studio.model, "sampling": asdict(studio.sampling)}
+    return {"model": studio.model, "weights": studio.digest, "sampling": asdict(studio.sampling)}

@@ -2,6 +2,7 @@
 
 A method marks either while a picture is generated (`generate`) or afterwards (`embed`); it reads with `decode`, and
 `score` says how much an image looks marked. One file a method; the experiments need no change for a new one.
+A method that touches only the last latents may define `finish` as well: pictures then share one run of the model.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from diffmark.generation import Order
 from diffmark.secret import Bits
@@ -23,10 +25,19 @@ class Method(ABC):
 
     name: str
     bits: int  # length of a secret; 0 if the method only tells presence
+    costly = False  # whether reading an image takes about as long as making one; measured on fewer negatives
 
     def generate(self, order: Order) -> Image.Image:
         """The marked picture of an order, for methods that mark during generation."""
         raise TypeError(f"{self.name} marks finished images: use embed")
+
+    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
+        """The marked pictures of some orders; to be overridden where a batch is faster."""
+        return [self.generate(order) for order in orders]
+
+    def finish(self, z0: Tensor, secrets: NDArray[np.uint8]) -> list[Image.Image]:
+        """Marked pictures from the latents that the model ends with when nothing marks it, (B, C, h, w)."""
+        raise TypeError(f"{self.name} does not mark finished latents")
 
     def embed(self, image: Image.Image, secret: Bits) -> Image.Image:
         """A marked copy of a finished image, for methods that mark afterwards."""
@@ -35,6 +46,23 @@ class Method(ABC):
     @property
     def generates(self) -> bool:
         return type(self).generate is not Method.generate
+
+    @property
+    def finishes(self) -> bool:
+        return type(self).finish is not Method.finish
+
+    @property
+    def counts(self) -> bool:
+        """Whether the score is the number of matching bits, so that exact thresholds hold."""
+        return self.bits > 0 and type(self).score is Method.score
+
+    def carried(self, secret: Bits) -> Bits:
+        """The bits that an image of an order with this secret carries: its first ones, or a key that is fixed."""
+        return secret[: self.bits]
+
+    def parts(self) -> dict[str, tuple[Any, str]]:
+        """Costly parts of reading, each an object and the name of its method: their time is told apart."""
+        return {}
 
     @abstractmethod
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:

@@ -7,13 +7,18 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from diffmark.detection import Detector
 from diffmark.generation import Order, Sampling, generate
 from diffmark.injection import Injection
+from diffmark.marking import watermark
 from diffmark.methods.base import Method
+from diffmark.provenance import weights_digest
+from diffmark.vae import decode as vae_decode
 
 
 class DiffMark(Method):
@@ -40,9 +45,35 @@ class DiffMark(Method):
     def generate(self, order: Order) -> Image.Image:
         return generate(self.pipe, self.codec, order, self.sampling)
 
+    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
+        secrets = np.stack([order.secret for order in orders])
+        with watermark(self.pipe, self.codec, secrets, self.sampling.strength, self.injection):
+            output = self.pipe(
+                [order.prompt for order in orders],
+                num_inference_steps=self.sampling.steps,
+                guidance_scale=self.sampling.guidance,
+                generator=[torch.Generator("cpu").manual_seed(order.seed) for order in orders],
+            )
+        return output.images
+
+    @property
+    def finishes(self) -> bool:
+        return self.injection.mode == "final"
+
+    @torch.no_grad()
+    def finish(self, z0: Tensor, secrets: NDArray[np.uint8]) -> list[Image.Image]:
+        """With injection `final` the mark is added to z0 alone."""
+        dose = self.sampling.strength * self.injection.dose
+        delta = self.codec.delta(secrets, (z0.shape[-2], z0.shape[-1]))
+        pixels = vae_decode(self.pipe.vae, (z0 + dose * delta.to(z0)).to(self.pipe.device))
+        return self.pipe.image_processor.postprocess(pixels, output_type="pil")
+
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
         return np.stack([found.margins for found in self.detector.detect_many(images)]).astype(np.float64)
 
+    def parts(self) -> dict[str, tuple[Any, str]]:
+        return {"vae encode": (self.detector.vae, "encode"), "decode": (self.codec, "decode")}
+
     def fingerprint(self) -> dict[str, Any]:
-        weights = self.codec.encoder.basis.detach().double().sum().item()
+        weights = weights_digest(self.codec.encoder, self.codec.decoder)
         return {"method": "diffmark", "sampling": asdict(self.sampling), "codec": weights}

@@ -24,6 +24,8 @@ from diffmark.vae import encode
 class InversionMethod(Method):
     """Marks z_T (or a later state) and reads it back by running DDIM backwards with the empty prompt."""
 
+    costly = True
+
     def __init__(self, pipe: Any, sampling: Sampling | None = None, inversion_steps: int = 50) -> None:
         self.pipe, self.sampling = pipe, sampling or Sampling()
         self.trajectory = sampler_trajectory(pipe.scheduler, inversion_steps)
@@ -35,11 +37,22 @@ class InversionMethod(Method):
         generator = torch.Generator("cpu").manual_seed(order.seed)
         return torch.randn(1, self.channels, self.side, self.side, generator=generator)
 
-    def paint(self, order: Order, latents: Tensor, **more: Any) -> Image.Image:
-        """The pipeline's picture from this z_T."""
+    def paint(self, orders: Sequence[Order], latents: Tensor, **more: Any) -> list[Image.Image]:
+        """The pipeline's pictures from these z_T, (B, C, h, w)."""
         steps, guidance = self.sampling.steps, self.sampling.guidance
         settings = {"num_inference_steps": steps, "guidance_scale": guidance, "latents": latents}
-        return self.pipe(order.prompt, **settings, **more).images[0]
+        return self.pipe([order.prompt for order in orders], **settings, **more).images
+
+    @abstractmethod
+    def imprint(self, latents: Tensor, order: Order) -> Tensor:
+        """Latents with the mark of an order's secret, (B, C, h, w)."""
+
+    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
+        """The marked pictures of some orders in one batch."""
+        return self.paint(orders, torch.cat([self.imprint(self.start(order), order) for order in orders]))
+
+    def generate(self, order: Order) -> Image.Image:
+        return self.generate_all([order])[0]
 
     @torch.no_grad()
     def invert(self, images: Sequence[Image.Image], until: float = 1.0) -> Tensor:
@@ -51,8 +64,12 @@ class InversionMethod(Method):
         denoise = denoiser_of(self.pipe.unet, self.pipe.scheduler, empty)
         return ddim_inversion(denoise, z0, below(self.trajectory, until))
 
+    def parts(self) -> dict[str, tuple[Any, str]]:
+        return {"vae encode": (self.pipe.vae, "encode"), "inversion": (self.pipe.unet, "forward")}
+
     def fingerprint(self) -> dict[str, Any]:
-        return {"method": self.name, "sampling": asdict(self.sampling)}
+        steps = len(self.trajectory.timesteps)
+        return {"method": self.name, "sampling": asdict(self.sampling), "inversion_steps": steps}
 
 
 class RingMethod(InversionMethod):

@@ -43,14 +43,13 @@ class RingID(InversionMethod):
             pattern[self.ring == FIRST + index] = self.value * (2 * int(bit) - 1)
         return pattern
 
-    def generate(self, order: Order) -> Image.Image:
-        latents = self.start(order)
-        marked = spectrum(latents)
+    def imprint(self, latents: Tensor, order: Order) -> Tensor:
+        marked, latents = spectrum(latents), latents.clone()
         on_ring = (self.ring >= FIRST) & self.disc
         marked[0, -1, on_ring] = self.rings(order.secret)[on_ring]
         marked[0, 0, self.disc] = self.noise[self.disc]
         latents[:, [0, -1]] = from_spectrum(marked)[:, [0, -1]]
-        return self.paint(order, latents)
+        return latents
 
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
         return self._margins(spectrum(self.invert(images)))

@@ -17,39 +17,47 @@ from torch import Tensor
 from diffmark.generation import Order
 from diffmark.methods.inversion import RingMethod, key_noise, ring_pattern
 
-TIME = 0.3
-
 
 class ShallowDiffuse(RingMethod):
     """One key for all images."""
 
     name = "shallow-diffuse"
 
-    def __init__(self, pipe: Any, *arguments: Any, key_seed: int = 0, **options: Any) -> None:
+    def __init__(
+        self,
+        pipe: Any,
+        *arguments: Any,
+        key_seed: int = 0,
+        radius: int | None = None,
+        time: float = 0.3,
+        **options: Any,
+    ) -> None:
         super().__init__(pipe, *arguments, **options)
+        self.time = time
         # An uncentred transform has the highest frequencies in the middle.
         drawn = torch.fft.fft2(key_noise(self.side, key_seed))
-        self.mask, self.pattern = ring_pattern(drawn, round(8 * self.side / 64))
+        self.mask, self.pattern = ring_pattern(drawn, radius or round(8 * self.side / 64))
 
-    def imprint(self, latents: Tensor) -> Tensor:
-        """Latents at the time of the mark with the pattern in their spectrum."""
+    def imprint(self, latents: Tensor, order: Order | None = None) -> Tensor:
+        """Latents at the time of the mark with the pattern in their spectrum; the same for all orders."""
         marked = torch.fft.fft2(latents[:, self.channel])
         marked[:, self.mask] = self.pattern[self.mask]
         latents = latents.clone()
         latents[:, self.channel] = torch.fft.ifft2(marked).real
         return latents
 
-    def generate(self, order: Order) -> Image.Image:
+    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
         trained = self.pipe.scheduler.config.num_train_timesteps
 
         def mark(pipe: Any, step: int, timestep: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             times = pipe.scheduler.timesteps
             following = float(times[step + 1]) if step + 1 < len(times) else 0.0
-            if following <= TIME * trained < float(timestep):
+            if following <= self.time * trained < float(timestep):
                 tensors["latents"] = self.imprint(tensors["latents"])
             return tensors
 
-        return self.paint(order, self.start(order), callback_on_step_end=mark)
+        starts = torch.cat([self.start(order) for order in orders])
+        return self.paint(orders, starts, callback_on_step_end=mark)
 
     def spectra(self, images: Sequence[Image.Image]) -> Tensor:
-        return torch.fft.fft2(self.invert(images, TIME)[:, self.channel])
+        return torch.fft.fft2(self.invert(images, self.time)[:, self.channel])

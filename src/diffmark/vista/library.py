@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # torch and diffusers take seconds to import; names are needed sooner
     from diffmark.vista.autoencoder import PatchAutoencoder
     from diffmark.vista.classifier import SceneClassifier
+    from diffmark.vista.compression import CompressionAutoencoder
 
 BUNDLED = Path(__file__).parent / "weights"
 SIBLINGS = Path(__file__).parents[3] / "siblings"
@@ -73,3 +74,13 @@ def load_classifier() -> SceneClassifier:
     from diffmark.vista.classifier import SceneClassifier
 
     return SceneClassifier.from_pretrained(BUNDLED / "classifier").eval()
+
+
+def load_compression() -> CompressionAutoencoder:
+    """The compression autoencoder for regeneration attacks, in float32, for evaluation."""
+    from diffmark.vista.compression import CompressionAutoencoder
+
+    for folder in _folders():
+        if (folder / "compression" / "config.json").exists():
+            return CompressionAutoencoder.from_pretrained(folder / "compression").eval()
+    raise FileNotFoundError(f"no compression autoencoder; train it, or name its folder in {FOLDERS_VARIABLE}")

@@ -1,53 +1,101 @@
 """Security: what somebody learns from n images of one secret.
 
-The attacker averages n marked images of one secret and subtracts the average of n unmarked ones: what is left is an
-estimate of the mark in pixels. Subtracted from a marked image it removes the mark; added to another image it forges
-it. With a fresh secret for every image there is nothing to average.
+The attacker averages n marked images of one secret and subtracts the average of n unmarked ones of other prompts:
+what is left is an estimate of the mark. Subtracted from a marked image it removes the mark; added to another image
+it forges it. The averages are of pixels, or of latents where the attacker has the family's autoencoder. With a fresh
+secret for every image there is nothing to average.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from diffmark.evaluation.batches import batches
 from diffmark.evaluation.lab import Lab, Row
+from diffmark.evaluation.memory import Recipe
 from diffmark.evaluation.metrics import bit_figures, psnr
-from diffmark.evaluation.studio import unseen_orders
+from diffmark.generation import Order
+from diffmark.methods.base import Method
 
 NUMBERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-VICTIMS = 20
+SPACES = ("pixels", "latents")
 
 
 def averaging(lab: Lab) -> Iterator[Row]:
-    """A row a method, number of images and aim (remove, forge), with one secret for all and with fresh ones."""
-    largest = lab.extent.marked
-    for method in (method for method in lab.methods if method.bits):
+    """Removal and forgery with the average of n images, in pixels and in latents; one secret, or fresh ones."""
+    pool, victims = lab.extent.pool, lab.extent.victims
+    for method in (method for method in lab.methods if method.bits and not method.costly):
         for fixed in (True, False):
-            orders = unseen_orders(largest + VICTIMS, first=300_000, fixed_secret=fixed)
-            secrets = np.stack([order.secret[: method.bits] for order in orders[-VICTIMS:]])
-            victims = [lab.studio.marked(method, order) for order in orders[-VICTIMS:]]
-            targets = [lab.studio.plain(order) for order in unseen_orders(VICTIMS, first=400_000)]
-            for number in (number for number in NUMBERS if number <= largest):
-                mark = _mean(lab.studio.marked(method, order) for order in orders[:number])
-                mark -= _mean(lab.studio.plain(order) for order in unseen_orders(number, first=500_000))
-                for aim, images, sign in (("remove", victims, -1), ("forge", targets, 1)):
-                    changed = [_shift(image, sign * mark) for image in images]
-                    row: Row = {"method": method.name, "secrets": "one" if fixed else "fresh", "aim": aim}
-                    row |= {"seen": number} | bit_figures(method.decode(changed), secrets)
-                    row["psnr"] = float(np.mean([psnr(a, b) for a, b in zip(images, changed, strict=True)]))
-                    yield row
+            seen = lab.orders(pool, fixed_secret=fixed)
+            last = lab.orders(victims, first=2 * pool, fixed_secret=fixed)
+            secrets = lab.secrets(method, last)
+            marked, targets = (
+                lab.marked(method, last),
+                lab.plain(lab.orders(victims, first=2 * pool + victims)),
+            )
+            for space in SPACES:
+                for number, mark in _estimates(lab, method, seen, space):
+                    for aim, images, sign in (("remove", marked, -1), ("forge", targets, 1)):
+                        changed = _shifted(lab, images, sign * mark, space)
+                        found = lab.read(method, changed, secrets)
+                        row: Row = {"method": method.name, "secrets": "one" if fixed else "fresh"}
+                        row |= {"space": space, "aim": aim, "seen": number}
+                        row |= bit_figures(found.margins, secrets)
+                        row["psnr"] = float(
+                            np.mean([psnr(a, b) for a, b in zip(images, changed, strict=True)])
+                        )
+                        yield row
 
 
-def _mean(images: Iterator[Image.Image]) -> NDArray[np.float64]:
-    """Average picture, float, (H, W, 3)."""
-    total, count = np.zeros(()), 0
-    for image in images:
-        total, count = total + np.asarray(image, np.float64), count + 1
-    return total / count
+def _estimates(
+    lab: Lab, method: Method, seen: list[Order], space: str
+) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """(n, mark) for each n: mean of n marked images less the mean of n unmarked ones of other prompts."""
+    others, total, first = lab.others(len(seen)), np.zeros(()), 0
+    for number in (number for number in NUMBERS if number <= len(seen)):
+        for part in batches(range(first, number), 50):
+            chosen = slice(part[0], part[-1] + 1)
+            total = total + _difference(lab, method, seen[chosen], others[chosen], space)
+        first = number
+        yield number, total / number
 
 
-def _shift(image: Image.Image, change: NDArray[np.float64]) -> Image.Image:
+def _difference(
+    lab: Lab, method: Method, seen: list[Order], others: list[Order], space: str
+) -> NDArray[np.float64]:
+    """Sum of marked images less the sum of as many unmarked ones; kept, as it takes the encoding of them all."""
+
+    def total(images: list[Image.Image]) -> NDArray[np.float64]:
+        if space == "latents":
+            return lab.encoded(images).double().numpy().sum(axis=0)
+        return np.sum([np.asarray(image, np.float64) for image in images], axis=0)
+
+    recipe: Recipe = {"sum": space, "method": method.fingerprint(), "model": lab.studio.digest}
+    recipe |= {"orders": [(order.seed, order.secret[: method.bits].tolist()) for order in seen]}
+    recipe |= {"sampling": [lab.studio.sampling.steps, lab.studio.sampling.guidance]}
+    kept = lab.remember(recipe, lambda: {"sum": total(lab.marked(method, seen)) - total(lab.plain(others))})
+    return kept["sum"]
+
+
+def _shifted(
+    lab: Lab, images: Sequence[Image.Image], change: NDArray[np.float64], space: str
+) -> list[Image.Image]:
+    """Images with the change added: in pixels, or as what it does to the decoded latents."""
+    if space == "pixels":
+        return [add(image, change) for image in images]
+    z = lab.encoded(images)
+    before, after = lab.decoded(z), lab.decoded(z + torch.from_numpy(change).to(z))
+    differences = [
+        np.asarray(b, np.float64) - np.asarray(a, np.float64) for a, b in zip(before, after, strict=True)
+    ]
+    return [add(image, difference) for image, difference in zip(images, differences, strict=True)]
+
+
+def add(image: Image.Image, change: NDArray[np.float64]) -> Image.Image:
+    """The image with a change of its levels, rounded."""
     return Image.fromarray(np.clip(np.asarray(image, np.float64) + change, 0, 255).round().astype(np.uint8))

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diffmark.evaluation.lab import Lab, Row
-from diffmark.evaluation.metrics import bit_figures, detection_figures, quality_figures
+from diffmark.evaluation.metrics import bit_figures, detection_figures
+from diffmark.evaluation.negatives import negatives
+from diffmark.evaluation.perception import quality
 
 
 def clean(lab: Lab) -> Iterator[Row]:
-    """A row a method: bits, true-positive rates, PSNR and SSIM against the same seed without a mark."""
-    count = lab.extent.marked
+    """Detection without an attack, and quality against the same seed without a mark; a row a method."""
+    orders = lab.orders(lab.extent.marked)
     for method in lab.methods:
-        images, secrets = lab.marked(method, count), lab.secrets(method, count)
-        row: Row = {"method": method.name, "bits": method.bits}
+        reading, _ = lab.reading(method, orders)
+        row: Row = {"method": method.name, "bits": method.bits, "images": len(orders)}
         if method.bits:
-            row |= bit_figures(method.decode(images), secrets)
-        row |= detection_figures(method.score(images, secrets), lab.negative_scores(method), method.bits)
-        row |= quality_figures(lab.plain(count), images)
-        yield row
+            row |= bit_figures(reading.margins, reading.secrets)
+        against = negatives(lab, method).scores
+        row |= detection_figures(reading.scores, against, method.bits if method.counts else 0)
+        yield row | quality(lab, method, orders)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
 
 import numpy as np
 from PIL import Image
@@ -12,28 +15,59 @@ from diffmark.evaluation.lab import Lab, Row
 from diffmark.methods.base import Method
 
 
-def read(method: Method, images: list[Image.Image]) -> None:
-    """Decode, or score where a method tells presence only."""
-    if method.bits:
-        method.decode(images)
-    else:
-        method.score(images, np.zeros((len(images), 1), np.uint8))
-
-
 def latency(lab: Lab) -> Iterator[Row]:
-    """A row a method and batch size; methods take turns, so that a busy machine is busy for all of them."""
-    images = lab.plain(min(lab.extent.marked, 16))
-    images = (images * 16)[:16]
-    seconds: dict[tuple[str, int], list[float]] = {}
+    """Reading one image and a batch; methods take turns, so that a busy machine is busy for all of them."""
+    images = (lab.plain(lab.orders(min(lab.extent.marked, 16))) * 16)[:16]
     for batch in (1, 16):
-        for method in lab.methods:
-            read(method, images[:batch])  # warm up
-        for _ in range(max(lab.extent.timed // batch, 3)):
-            for method in lab.methods:
-                start = time.perf_counter()
-                read(method, images[:batch])
-                seconds.setdefault((method.name, batch), []).append((time.perf_counter() - start) / batch)
-    for (name, batch), times in seconds.items():
-        reference = float(np.median(seconds[lab.methods[0].name, batch]))
-        row: Row = {"method": name, "batch": batch, "seconds_per_image": float(np.median(times))}
-        yield row | {"ratio": float(np.median(times)) / reference, "reference": lab.methods[0].name}
+        rounds = max(lab.extent.timed // batch, 3)
+        turns = [method for method in lab.methods if not method.costly]
+        turns += [method for method in lab.methods if method.costly]
+        for method in turns:
+            _read(lab, method, images[:batch])
+        seconds: dict[str, list[float]] = {method.name: [] for method in turns}
+        for turn in range(rounds):
+            for method in turns:
+                if not method.costly or turn < 3:  # seconds each: three say enough
+                    seconds[method.name].append(_read(lab, method, images[:batch]) / batch)
+        reference = float(np.median(seconds[lab.methods[0].name]))
+        for method in turns:
+            middle = float(np.median(seconds[method.name]))
+            row: Row = {"method": method.name, "batch": batch, "seconds_per_image": middle}
+            row |= {"ratio": middle / reference, "reference": lab.methods[0].name}
+            yield row | {"stages": stages(lab, method, images[:batch])}
+
+
+def stages(lab: Lab, method: Method, images: list[Image.Image]) -> dict[str, float]:
+    """Share of one more reading that each part of the method takes; `rest` is resizing, tests and the like."""
+    spent: dict[str, float] = {}
+
+    def timed(name: str, function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                spent[name] = spent.get(name, 0.0) + time.perf_counter() - start
+
+        return call
+
+    with ExitStack() as stack:
+        for name, (owner, function) in method.parts().items():
+            stack.enter_context(mock.patch.object(owner, function, timed(name, getattr(owner, function))))
+        whole = _read(lab, method, images)
+    shares = {name: seconds / whole for name, seconds in spent.items()}
+    return {**shares, "rest": 1 - sum(shares.values())}
+
+
+def _read(lab: Lab, method: Method, images: list[Image.Image]) -> float:
+    """Seconds to decode, or to score where a method tells presence only."""
+    start = time.perf_counter()
+
+    def work() -> None:
+        if method.bits:
+            method.decode(images)
+        else:
+            method.score(images, np.zeros((len(images), 1), np.uint8))
+
+    lab.meter.do(f"read by {method.name}", len(images), work, lambda: None)
+    return time.perf_counter() - start

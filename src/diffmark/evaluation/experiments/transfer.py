@@ -7,29 +7,28 @@ from dataclasses import replace
 
 from diffmark.attacks import ATTACKS
 from diffmark.evaluation.lab import Lab, Row
-from diffmark.evaluation.metrics import bit_figures, quality_figures
+from diffmark.evaluation.metrics import bit_figures, quality_figures, share
 from diffmark.methods.diffmark import DiffMark
+from diffmark.statistics import match_threshold
 
 STRENGTH = 0.5
+RATE = 1e-3
 
 
 def transfer(lab: Lab) -> Iterator[Row]:
-    """A row a model for clean images, and one for each distortion at half strength."""
-    from diffmark.pipelines import load_pipeline
-    from diffmark.vista import model_names
-
-    count = lab.extent.attacked
+    """Each model of the family, clean and under each distortion at half strength; no codec was trained for it."""
+    orders = lab.orders(lab.extent.siblings)
     for method in (method for method in lab.methods if isinstance(method, DiffMark)):
-        for model in model_names():
-            pipe = load_pipeline(model)
-            pipe.set_progress_bar_config(disable=True)
-            there = replace(lab, studio=replace(lab.studio, pipe=pipe, model=model))
-            moved = method.on(pipe)
-            images, secrets = there.marked(moved, count), there.secrets(moved, count)
-            row: Row = {"method": method.name, "model": model, "attack": None}
-            yield (
-                row | bit_figures(moved.decode(images), secrets) | quality_figures(there.plain(count), images)
-            )
-            for attack in (attack for attack in ATTACKS.values() if attack.kind == "distortion"):
-                margins = moved.decode(attack.on_all(images, STRENGTH))
-                yield row | {"attack": attack.name, "strength": STRENGTH} | bit_figures(margins, secrets)
+        threshold = match_threshold(method.bits, RATE)
+        for model, studio in {lab.studio.model: lab.studio, **lab.siblings}.items():
+            run = studio.sampling
+            sampling = replace(method.sampling, steps=run.steps, guidance=run.guidance)
+            moved = DiffMark(studio.pipe, method.detector, sampling, method.injection)
+            for attack in (None, *(attack for attack in ATTACKS.values() if attack.kind == "distortion")):
+                reading, _ = lab.reading(moved, orders, attack, STRENGTH, studio)
+                row: Row = {"method": method.name, "model": model, "attack": attack.name if attack else None}
+                row |= bit_figures(reading.margins, reading.secrets)
+                row["tpr"] = share(reading.scores >= threshold)
+                if attack is None:
+                    row |= quality_figures(lab.plain(orders, studio), lab.marked(moved, orders, studio))
+                yield row

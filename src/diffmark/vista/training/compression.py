@@ -1,4 +1,4 @@
-"""Train the compression autoencoder on crops of scenes and photographs."""
+"""Train and measure the compression autoencoder on crops of scenes and photographs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from diffmark.vista.compression import CompressionAutoencoder
+from diffmark.vista.scenes import HELD_OUT
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted, photographs, random_crop, to_tensor
 from diffmark.vista.training.loop import Chance, train
+
+HELD_OUT_PHOTOS = 40  # the last ones of a folder, which training leaves alone
 
 
 @dataclass(frozen=True)
@@ -22,18 +24,20 @@ class CompressionConfig:
     scenes: int = 4000
     crop: int = 128
     photo_share: float = 0.5
-    distortion_weight: float = 400.0  # bits a pixel against mean squared error of images in [-1, 1]
+    # A quality each, the worst first: mean squared error of images in [-1, 1] against bits a pixel.
+    distortion_weights: tuple[float, ...] = (29.0, 57.0, 109.0, 211.0, 406.0, 785.0, 1515.0)
     width: int = 64
     channels: int = 64
 
 
 class CompressionJob:
-    """Rate plus distortion."""
+    """Rate plus distortion, every crop at a quality of its own."""
 
     def __init__(self, config: CompressionConfig, scenes: Picture, photos: list[Picture]) -> None:
         torch.manual_seed(config.loop.seed)
         self.config, self.scenes, self.photos = config, scenes, photos
-        self.model = CompressionAutoencoder(config.width, config.channels)
+        self.model = CompressionAutoencoder(config.width, config.channels, len(config.distortion_weights))
+        self.weights = torch.tensor(config.distortion_weights)
 
     def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
         config = self.config
@@ -42,10 +46,11 @@ class CompressionJob:
             for _ in range(config.loop.batch)
         ]
         x = to_tensor(np.stack(crops))
-        y, bits = self.model(x, chance.torch)
-        mse = F.mse_loss(y, x)
-        loss = bits.mean() + config.distortion_weight * mse
-        return loss / config.distortion_weight, {"bits": bits.mean(), "psnr": 10 * torch.log10(4 / mse)}
+        quality = torch.from_numpy(chance.numpy.integers(0, len(self.weights), len(x)))
+        y, bits = self.model(x, quality + 1.0, chance.torch)
+        mse = (y - x).square().mean((1, 2, 3))
+        loss = (bits / self.weights[quality] + mse).mean()
+        return loss, {"bits": bits.mean(), "psnr": 10 * torch.log10(4 / mse).mean()}
 
 
 def train_compression(
@@ -53,7 +58,34 @@ def train_compression(
 ) -> CompressionAutoencoder:
     """Train and save to `folder/model`."""
     scenes = painted(folder.parent / "cache", config.scenes)
-    job = CompressionJob(config, scenes, photographs(photos) if photos else [])
+    taken = photographs(photos)[:-HELD_OUT_PHOTOS] if photos else []
+    job = CompressionJob(config, scenes, taken)
     job.model.load_state_dict(train(job, config.loop, folder, stop_after))
     job.model.eval().save_pretrained(folder / "model")
     return job.model
+
+
+@torch.no_grad()
+def evaluate_compression(
+    model: CompressionAutoencoder, folder: Path, photos: Path | None, count: int = 100
+) -> list[dict[str, float]]:
+    """PSNR and bits a pixel of every quality, on unseen scenes and on held-out photographs at half size."""
+    pictures = {"scenes": list(painted(folder, count, first_seed=HELD_OUT))}
+    if photos:
+        pictures["photographs"] = [picture[::2, ::2] for picture in photographs(photos)[-HELD_OUT_PHOTOS:]]
+    rows = []
+    for quality in range(1, model.qualities + 1):
+        row: dict[str, float] = {"quality": quality}
+        for name, chosen in pictures.items():
+            found = [_passed_through(model, picture, quality) for picture in chosen]
+            row |= {f"{name}_psnr": round(float(np.mean([f[0] for f in found])), 2)}
+            row |= {f"{name}_bits_a_pixel": round(float(np.mean([f[1] for f in found])), 4)}
+        rows.append(row)
+    return rows
+
+
+def _passed_through(model: CompressionAutoencoder, picture: Picture, quality: float) -> tuple[float, float]:
+    """PSNR in dB and bits a pixel of one picture (H, W, 3)."""
+    x = to_tensor(picture[None, : picture.shape[0] // 16 * 16, : picture.shape[1] // 16 * 16])
+    y, bits = model(x, torch.tensor([float(quality)]))
+    return float(10 * torch.log10(4 / (y.clamp(-1, 1) - x).square().mean())), float(bits)

@@ -1,0 +1,194 @@
+"""Figures of detection: who is found, who is not, and how fast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from diffmark.evaluation.figures.canvas import (
+    COLOURS,
+    GREY,
+    chance_line,
+    distinct,
+    grid,
+    legend_below,
+    whiskers,
+)
+from diffmark.evaluation.lab import Row
+
+
+def false_positives(rows: list[Row]) -> Any:
+    """Observed rates with intervals against what the test promises, a panel a rate."""
+    rates = [name for name in ("fpr_0.01", "fpr_0.001") if any(name in row for row in rows)]
+    methods = distinct(rows, "method")
+    labels = list(dict.fromkeys(_source(row) for row in rows))
+    figure, axes = grid(len(rates), 2, height=0.32 * len(labels) + 0.8, sharey=True)
+    for axis, name in zip(axes, rates, strict=True):
+        promised = float(name.split("_")[1])
+        for number, method in enumerate(methods):
+            chosen = [row for row in rows if row["method"] == method and name in row]
+            places = np.array([labels.index(_source(row)) for row in chosen]) + 0.15 * number
+            found = [row[name] for row in chosen]
+            axis.errorbar(
+                [100 * r["value"] for r in found],
+                places,
+                xerr=100 * whiskers(found),
+                fmt="o",
+                ms=4,
+                color=COLOURS[number % len(COLOURS)],
+                label=method,
+            )
+        axis.axvline(100 * promised, color=GREY, ls=":", lw=1)
+        axis.set(
+            xlabel="unmarked images taken for marked, %",
+            title=f"promised: {100 * promised:g}%",
+            xlim=(0, None),
+        )
+    axes[0].set_yticks(range(len(labels)), labels, fontsize=9)
+    axes[0].invert_yaxis()
+    legend_below(figure, axes[0])
+    return figure
+
+
+def _source(row: Row) -> str:
+    return (
+        row["source"]
+        if row["attacked"] is None
+        else f"{row['source']}, {'attacked' if row['attacked'] else 'clean'}"
+    )
+
+
+def robustness(rows: list[Row]) -> Any:
+    """Bit accuracy against strength, a small panel an attack, a line a method; TPR dashed."""
+    attacks, methods = distinct(rows, "attack"), distinct(rows, "method")
+    figure, axes = grid(len(attacks), 5, height=2.0, sharex=True, sharey=True)
+    for axis, attack in zip(axes, attacks, strict=True):
+        for number, method in enumerate(methods):
+            chosen = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
+            colour, strengths = COLOURS[number % len(COLOURS)], [row["strength"] for row in chosen]
+            if "bit_accuracy" in chosen[0]:
+                values = [row["bit_accuracy"] for row in chosen]
+                axis.plot(strengths, values, "o-", ms=3, color=colour, label=f"{method}, bit accuracy")
+            rate = "tpr" if "tpr" in chosen[0] else "tpr_empirical"
+            if rate in chosen[0]:
+                said = "FPR 0.1%" if rate == "tpr" else "empirical FPR 1%"
+                values = [row[rate]["value"] for row in chosen]
+                axis.plot(strengths, values, "--", lw=1, color=colour, label=f"{method}, TPR at {said}")
+        chance_line(axis)
+        axis.set_title(_attack_title(rows, attack), fontsize=9)
+        axis.set(xlim=(0, 1.05), ylim=(-0.03, 1.05), xticks=(0, 0.5, 1))
+    legend_below(figure, axes[0])
+    figure.supxlabel("strength (0 mild, 1 harsh)", fontsize=10)
+    return figure
+
+
+def _attack_title(rows: list[Row], attack: str) -> str:
+    last = [row for row in rows if row["attack"] == attack][-1]
+    return f"{attack.replace('_', ' ')}\nto {last['value']:.3g} {last['unit']}"
+
+
+def strength(rows: list[Row]) -> Any:
+    """Bit accuracy against PSNR; every point a factor on delta."""
+    figure, axes = grid(1, 1, width=7.5, height=3.6)
+    for number, case in enumerate(distinct(rows, "case")):
+        chosen = [row for row in rows if row["case"] == case]
+        points = [row["psnr"] for row in chosen], [row["bit_accuracy"] for row in chosen]
+        axes[0].plot(*points, "o-", ms=4, color=COLOURS[number], label=case)
+    for row in (row for row in rows if row["case"] == rows[0]["case"]):
+        axes[0].annotate(f"x{row['delta_times']:g}", (row["psnr"], 0.42), fontsize=8, color=GREY, ha="center")
+    chance_line(axes[0])
+    axes[0].set(xlabel="same-seed PSNR, dB", ylabel="bit accuracy", ylim=(0.4, 1.02))
+    axes[0].legend(fontsize=9, frameon=False, loc="lower left", bbox_to_anchor=(0, 0.12))
+    return figure
+
+
+def keys(rows: list[Row]) -> Any:
+    """Violins of the bit error rate, one secret for all against a random one each; errors against distance."""
+    figure, axes = grid(2, 2, width=11, height=3.2)
+    labels = [f"{row['method']}\n{row['secrets']}" for row in rows]
+    axes[0].violinplot([100 * np.asarray(row["ber"]) for row in rows], showmeans=True)
+    axes[0].set_xticks(range(1, len(rows) + 1), labels, fontsize=8)
+    axes[0].set(ylabel="bit error rate of an image, %", ylim=(0, None))
+    for number, row in enumerate(row for row in rows if "distance" in row):
+        said = f", r = {row['pearson_r']:.2f}" if "pearson_r" in row else ", no errors"
+        errors = 100 * np.asarray(row["ber"])
+        axes[1].plot(
+            row["distance"], errors, "o", ms=3, alpha=0.5, color=COLOURS[number], label=row["method"] + said
+        )
+    axes[1].set(xlabel="Hamming distance to the fixed secret", ylabel="bit error rate, %", ylim=(0, None))
+    axes[1].legend(fontsize=8, frameon=False)
+    return figure
+
+
+def latency(rows: list[Row]) -> Any:
+    """Milliseconds an image, on a log axis."""
+    figure, axes = grid(1, 1, width=8, height=0.32 * len(rows) + 0.6)
+    labels = [f"{row['method']}, batch of {row['batch']}" for row in rows]
+    bars = axes[0].barh(labels, [1000 * row["seconds_per_image"] for row in rows], color=COLOURS[0])
+    axes[0].bar_label(
+        bars, [f"{1000 * row['seconds_per_image']:.3g} ms" for row in rows], padding=3, fontsize=8
+    )
+    axes[0].set(xscale="log", xlabel="milliseconds an image to read")
+    axes[0].margins(x=0.15)
+    axes[0].invert_yaxis()
+    return figure
+
+
+def transfer(rows: list[Row]) -> Any:
+    """Bit accuracy on each model of the family, clean and under each distortion."""
+    figure, axes = grid(1, 1, width=10, height=3.2)
+    models, cases = distinct(rows, "model"), distinct(rows, "attack")
+    found = {(row["model"], row["attack"]): row["bit_accuracy"] for row in rows}
+    for number, model in enumerate(models):
+        places = np.arange(len(cases)) + 0.8 * number / len(models)
+        heights = [found[model, case] for case in cases]
+        axes[0].bar(places, heights, 0.8 / len(models), label=model, color=COLOURS[number % len(COLOURS)])
+    names = [case.replace("_", " ") if case else "clean" for case in cases]
+    axes[0].set_xticks(np.arange(len(cases)) + 0.4 - 0.4 / len(models), names, fontsize=9)
+    axes[0].set(ylim=(0.4, 1.02), ylabel="bit accuracy")
+    chance_line(axes[0])
+    legend_below(figure, axes[0])
+    return figure
+
+
+def identification(rows: list[Row]) -> Any:
+    """Closed-set top-1 and open-set naming against the number of keys."""
+    figure, axes = grid(2, 2, width=11, height=3.2, sharey=True)
+    for axis, what, title in (
+        (axes[0], "top1", "ranked first (closed set)"),
+        (axes[1], "named", "named, family-wise error 1e-6 (open set)"),
+    ):
+        for number, case in enumerate(distinct(rows, "case")):
+            for ranking, style in (("soft", "o-"), ("hard", "s:")):
+                chosen = [row for row in rows if (row["case"], row["ranking"]) == (case, ranking)]
+                points = [row["keys"] for row in chosen], [row[what] for row in chosen]
+                axis.plot(*points, style, ms=4, color=COLOURS[number], label=f"{case}, {ranking}")
+        axis.set(xscale="log", xlabel="keys", title=title, ylim=(-0.03, 1.05))
+    axes[0].set_ylabel("share of images")
+    legend_below(figure, axes[0])
+    return figure
+
+
+def ablations(rows: list[Row]) -> Any:
+    """Bit accuracy clean and averaged over attacks, a panel a question."""
+    if not rows:
+        return None
+    groups = distinct(rows, "group")
+    figure, axes = grid(len(groups), 3, height=2.6, sharey=True)
+    for axis, group in zip(axes, groups, strict=True):
+        chosen = [row for row in rows if row["group"] == group]
+        places = np.arange(len(chosen))
+        for shift, (what, label) in enumerate(
+            (("bit_accuracy", "clean"), ("mean_attacked", "mean of attacks"))
+        ):
+            axis.bar(
+                places + 0.4 * shift, [row[what] for row in chosen], 0.4, color=COLOURS[shift], label=label
+            )
+        names = [f"{row['ablation'].split('_')[-1]}\n{row['psnr']:.1f} dB" for row in chosen]
+        axis.set_xticks(places + 0.2, names, fontsize=9)
+        axis.set(title=group, ylim=(0.4, 1.02))
+        chance_line(axis)
+    axes[0].set_ylabel("bit accuracy")
+    legend_below(figure, axes[0])
+    return figure

@@ -1,0 +1,87 @@
+"""Images that carry no mark, from several sources, clean and attacked, each read against a random secret."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+from diffmark.attacks import ATTACKS
+from diffmark.evaluation.lab import Lab, Reading
+from diffmark.evaluation.memory import Arrays, Recipe
+from diffmark.evaluation.studio import Studio
+from diffmark.methods.base import Method
+
+CHUNK = 100  # images that are read before the reading is kept
+SCENES, CROPS = "painted scenes", "photograph crops"
+
+
+def sources(lab: Lab) -> dict[str, int]:
+    """Where unmarked pictures come from, and how many; each source gives as many again for attacks."""
+    extent = lab.extent
+    found = {f"{lab.studio.model} images": 2 * extent.pool}
+    found |= {f"{name} images": extent.siblings for name in lab.siblings}
+    found[SCENES] = extent.scenes
+    if lab.photograph_paths:
+        found[CROPS] = extent.photographs
+    return {name: max(count // 2, 1) for name, count in found.items()}
+
+
+def negatives(lab: Lab, method: Method) -> Reading:
+    """Of all sources, clean and attacked."""
+    return Reading.joined(
+        [unmarked(lab, method, source, attacked) for source in sources(lab) for attacked in (False, True)]
+    )
+
+
+def unmarked(lab: Lab, method: Method, source: str, attacked: bool) -> Reading:
+    """One source; attacked images get one of the attacks that need no model, at a random strength."""
+    count = sources(lab)[source]
+    if method.costly:
+        count = min(count, -(-lab.extent.costly_negatives // (2 * len(sources(lab)))))
+    return Reading.joined(
+        [
+            _chunk(lab, method, source, attacked, first, min(CHUNK, count - first))
+            for first in range(0, count, CHUNK)
+        ]
+    )
+
+
+def _chunk(lab: Lab, method: Method, source: str, attacked: bool, first: int, count: int) -> Reading:
+    rng = np.random.default_rng([first, int(attacked), *source.encode()])
+    drawn = rng.integers(0, 2, (count, method.bits)).astype(np.uint8)
+    secrets = np.stack([method.carried(secret) for secret in drawn])
+    table = list(ATTACKS.values())
+    chosen, strengths = rng.integers(0, len(table), count), rng.uniform(0, 1, count)
+
+    def make() -> Arrays:
+        images = _pictures(lab, source, first + (sources(lab)[source] if attacked else 0), count)
+        if attacked:
+            images = [
+                lab.attacked(table[chosen[i]], [image], float(strengths[i]), first + i)[0]
+                for i, image in enumerate(images)
+            ]
+        found = lab.read(method, images, secrets)
+        return {"margins": found.margins, "scores": found.scores}
+
+    recipe: Recipe = {"unmarked": source, "attacked": attacked, "first": first, "count": count}
+    recipe |= {
+        "half": sources(lab)[source],
+        "method": method.fingerprint(),
+        "model": _studio(lab, source).digest,
+    }
+    if source == CROPS:
+        recipe["photographs"] = [path.name for path in lab.photograph_paths]
+    kept = lab.remember(recipe, make)
+    return Reading(kept["margins"], kept["scores"], secrets)
+
+
+def _pictures(lab: Lab, source: str, first: int, count: int) -> list[Image.Image]:
+    if source == SCENES:
+        return lab.scenes(count, first)
+    if source == CROPS:
+        return lab.crops(count, first)
+    return lab.plain(lab.orders(count, first), _studio(lab, source))
+
+
+def _studio(lab: Lab, source: str) -> Studio:
+    return lab.siblings.get(source.removesuffix(" images"), lab.studio)

@@ -1,0 +1,63 @@
+"""Where the trained baselines' weights are, and what their networks share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from diffmark.images import read_image
+from diffmark.secret import Bits
+
+COMMITTED = Path(__file__).parents[3] / "baselines"
+"""Weights stay in the repository and out of the wheel; in an installed package there are none."""
+
+FOLDERS_VARIABLE = "DIFFMARK_BASELINES"
+"""Environment variable with further folders of weights, looked at first, separated like PATH."""
+
+
+def baseline_folder(name: str) -> Path:
+    """The folder with the weights of a baseline, by the method's name."""
+    more = [Path(part) for part in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if part]
+    for folder in (*more, COMMITTED):
+        if (folder / name / "config.json").exists():
+            return folder / name
+    raise FileNotFoundError(
+        f"{name}: no trained weights; they are in the repository's folder baselines/, or train your own with "
+        f"`diffmark baselines train {name} configs/baselines/{name}.toml` and name their folder in "
+        f"{FOLDERS_VARIABLE}"
+    )
+
+
+def signs(secrets: Sequence[Bits] | NDArray[np.uint8] | Tensor) -> Tensor:
+    """Bits as -1 and 1, (B, bits) float."""
+    return 2 * torch.as_tensor(np.asarray(secrets), dtype=torch.float32) - 1
+
+
+def to_pixels(images: Sequence[Image.Image], side: int | None = None) -> Tensor:
+    """Images as (B, 3, side, side) in [-1, 1]; without a side they keep the size that they share."""
+    read = [read_image(image) for image in images]
+    return torch.from_numpy(np.stack([(x.resized((side, side)) if side else x).pixels() for x in read]))
+
+
+def to_image(pixels: Tensor) -> Image.Image:
+    """(3, H, W) in [-1, 1] as an image."""
+    bytes_ = ((pixels.clamp(-1, 1) + 1) * 127.5).round().byte()
+    return Image.fromarray(bytes_.permute(1, 2, 0).numpy())
+
+
+def conv(before: int, after: int, stride: int = 1) -> nn.Sequential:
+    """3x3 convolution, group norm and activation; stride 2 halves the size."""
+    layers = [nn.Conv2d(before, after, 3, stride=stride, padding=1), nn.GroupNorm(8, after), nn.SiLU()]
+    return nn.Sequential(*layers)
+
+
+def scaled_to(residual: Tensor, rms: float) -> Tensor:
+    """A residual whose root mean square is `rms` in every image, (B, C, H, W)."""
+    return residual * (rms / residual.square().mean(dim=(1, 2, 3), keepdim=True).add(1e-8).sqrt())
