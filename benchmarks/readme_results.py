@@ -105,17 +105,20 @@ def evaluation_section(folder: Path) -> str:
     rows, place = clean["rows"], folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
     return f"""### Methods compared on one model
 
-{extent["marked"]} images of `{clean["config"]["model"]}` a method; unmarked images of the model, its siblings, the painter and photographs,
-half of them attacked. Made by `diffmark evaluate all --methods all --out {place}`; all figures are in `{place}`.
-Frechet features: {rows[0]["frechet_network"]}; perceptual distance: LPIPS's form on {rows[0]["distance_network"]}, not LPIPS.
+{extent["marked"]} images of `{clean["config"]["model"]}` a method; unmarked images of the model, its siblings, the
+painter and photographs, half of them attacked. Made by `diffmark evaluate all --methods all --out {place}`; all
+figures are in `{place}`. Frechet distance of features of {rows[0]["frechet_network"]}; "distance" has LPIPS's form
+on {rows[0]["distance_network"]} and is not LPIPS.
 
 {clean_table(rows)}
 
 Under attack, mean of all strengths: bit accuracy / TPR at an empirical FPR of 1%; the best TPR of a line is bold.
-Attacks at each strength: ![robustness]({place}/robustness.png)
 
 {robustness_table(robustness["rows"])}
 
+Every strength, and the search among many keys:
+
+![robustness]({place}/robustness.png)
 ![identification among many keys]({place}/identification.png)
 
 """
@@ -124,8 +127,8 @@ Attacks at each strength: ![robustness]({place}/robustness.png)
 def clean_table(rows: list[dict[str, Any]]) -> str:
     """A line a method."""
     lines = [
-        "| method | bits | bit accuracy | TPR at FPR 1%, empirical | TPR at FPR 1e-6, exact | AUC | negatives | PSNR "
-        "| SSIM | distance | Frechet (unmarked) |",
+        "| method | bits | bit accuracy | TPR at FPR 1%, empirical | TPR at FPR 1e-6, exact | AUC | negatives "
+        "| PSNR | SSIM | distance | Frechet (unmarked) |",
         "| --- " * 11 + "|",
     ]
     for row in rows:
@@ -181,7 +184,8 @@ figures are in `results/vista_final.json`, made by `diffmark train measure`.
 
 {codec_table(codec["results"])}
 
-{evaluation_section(ROOT / "results" / "evaluation")}The registry, CPU milliseconds (`python benchmarks/registry_search.py`, results/registry_search.json); more in
+{evaluation_section(ROOT / "results" / "evaluation")}\
+The registry, CPU milliseconds (`python benchmarks/registry_search.py`, results/registry_search.json); more in
 [docs/registry.md](docs/registry.md):
 
 {search_table(search["rows"])}
