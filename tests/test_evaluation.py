@@ -145,8 +145,9 @@ def test_negatives_come_clean_and_attacked_from_every_source(lab):
     clean, attacked = (unmarked(lab, lab.methods[1], "photograph crops", a) for a in (False, True))
     assert clean.margins.shape == (2, 16)
     assert not np.array_equal(clean.margins, attacked.margins)
-    few = replace(lab, extent=replace(SMALL, costly_negatives=8, photographs=100))
-    assert len(unmarked(few, lab.methods[2], "photograph crops", False).scores) == 1
+    few = replace(lab, extent=replace(SMALL, costly_negatives=10, photographs=100))
+    assert len(unmarked(few, lab.methods[2], "photograph crops", False).scores) == 2
+    assert len(negatives(few, lab.methods[2]).scores) == 10
     assert [len(b) for b in batches(range(5), 2)] == [2, 2, 1]
 
 

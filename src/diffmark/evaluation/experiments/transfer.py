@@ -30,5 +30,8 @@ def transfer(lab: Lab) -> Iterator[Row]:
                 row |= bit_figures(reading.margins, reading.secrets)
                 row["tpr"] = share(reading.scores >= threshold)
                 if attack is None:
-                    row |= quality_figures(lab.plain(orders, studio), lab.marked(moved, orders, studio))
+                    pairs = lab.plain(orders, studio), lab.marked(moved, orders, studio)
+                    row |= lab.meter.do(
+                        "compare pictures", len(orders), lambda pairs=pairs: quality_figures(*pairs), dict
+                    )
                 yield row
