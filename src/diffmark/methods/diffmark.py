@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,10 @@ class DiffMark(Method):
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
         return np.stack([found.margins for found in self.detector.detect_many(images)]).astype(np.float64)
 
+    @cached_property
+    def digest(self) -> str:
+        """Of the codec's weights."""
+        return weights_digest(self.codec.encoder, self.codec.decoder)
+
     def fingerprint(self) -> dict[str, Any]:
-        weights = weights_digest(self.codec.encoder, self.codec.decoder)
-        return {"method": "diffmark", "sampling": asdict(self.sampling), "codec": weights}
+        return {"method": "diffmark", "sampling": asdict(self.sampling), "codec": self.digest}
