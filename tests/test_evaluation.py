@@ -238,9 +238,11 @@ def test_the_report_in_a_browser(report, browser, width, height):
 def test_work_is_counted_before_it_is_done_and_not_twice(lab, tmp_path):
     fresh = replace(lab, studio=replace(lab.studio, folder=tmp_path / "fresh"), siblings={})
     counts = count_work(["clean", "keys", "averaging"], fresh)
-    assert counts["clean"]["generate"] == 4  # three marked, four unmarked of which three are the same
+    assert (
+        counts["clean"]["generate in 2 steps"] == 4
+    )  # three marked, four unmarked of which three are the same
     assert counts["clean"]["finish by diffmark"] == 3
-    assert counts["keys"]["generate"] == 0  # the same prompts and seeds
+    assert counts["keys"]["generate in 2 steps"] == 0  # the same prompts and seeds
     assert counts["keys"]["finish by diffmark"] == 3  # with another secret
     assert not (tmp_path / "fresh").exists()
     run("clean", fresh, tmp_path)

@@ -50,8 +50,9 @@ def frechet_distance(features: ArrayLike, others: ArrayLike) -> float:
     centred, other = a - a.mean(0), b - b.mean(0)
     # With C = R^T R the trace of the root of a product of covariances is the nuclear norm of R R'^T, which stays
     # defined where there are fewer images than dimensions.
-    roots = np.linalg.qr(centred, mode="r"), np.linalg.qr(other, mode="r")
-    cross = np.linalg.norm(roots[0] @ roots[1].T, "nuc") / np.sqrt((len(a) - 1) * (len(b) - 1))
+    root: Any = np.linalg.qr(centred, mode="r")
+    other_root: Any = np.linalg.qr(other, mode="r")
+    cross = np.linalg.svd(root @ other_root.T, compute_uv=False).sum() / np.sqrt((len(a) - 1) * (len(b) - 1))
     spread = (centred**2).sum() / (len(a) - 1) + (other**2).sum() / (len(b) - 1)
     return float(((a.mean(0) - b.mean(0)) ** 2).sum() + spread - 2 * cross)
 

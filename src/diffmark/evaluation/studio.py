@@ -127,7 +127,10 @@ class Studio:
             return output.images
 
         return self.meter.do(
-            "generate", len(orders), work, lambda: torch.zeros(len(orders), *self.latent_shape)
+            f"generate in {self.sampling.steps} steps",
+            len(orders),
+            work,
+            lambda: torch.zeros(len(orders), *self.latent_shape),
         )
 
     def _unmarked(self, order: Order) -> Recipe:

@@ -39,10 +39,6 @@ class DiffMark(Method):
         self.bits = self.codec.config.length
         self.name = "diffmark" if injection is None else f"diffmark-{injection.mode}"
 
-    def on(self, pipe: Any) -> DiffMark:
-        """The same codec and sampling on another model of the family."""
-        return DiffMark(pipe, self.detector, self.sampling, self.injection)
-
     def generate(self, order: Order) -> Image.Image:
         return generate(self.pipe, self.codec, order, self.sampling)
 
