@@ -93,6 +93,85 @@ def fill_registry(text: str) -> str:
     return text
 
 
+def evaluation_section(folder: Path) -> str:
+    """The two main tables and two figures of a full run of `diffmark evaluate all`; nothing while there is none."""
+    paths = [folder / f"{name}.json" for name in ("clean", "robustness")]
+    if not all(path.exists() for path in paths):
+        return ""
+    clean, robustness = (json.loads(path.read_text()) for path in paths)
+    extent = clean["config"]["extent"]
+    if extent["marked"] < 500 or extent["attacked"] < 100:
+        raise ValueError(f"{folder} holds a quick run: it is not for publication")
+    rows, place = clean["rows"], folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
+    return f"""### Methods compared on one model
+
+{extent["marked"]} images of `{clean["config"]["model"]}` a method; unmarked images of the model, its siblings, the
+painter and photographs, half of them attacked. Made by `diffmark evaluate all --methods all --out {place}`; all
+figures are in `{place}`. Frechet distance of features of {rows[0]["frechet_network"]}; "distance" has LPIPS's form
+on {rows[0]["distance_network"]} and is not LPIPS.
+
+{clean_table(rows)}
+
+Under attack, mean of all strengths: bit accuracy / TPR at an empirical FPR of 1%; the best TPR of a line is bold.
+
+{robustness_table(robustness["rows"])}
+
+Every strength, and the search among many keys:
+
+![robustness]({place}/robustness.png)
+![identification among many keys]({place}/identification.png)
+
+"""
+
+
+def clean_table(rows: list[dict[str, Any]]) -> str:
+    """A line a method."""
+    lines = [
+        "| method | bits | bit accuracy | TPR at FPR 1%, empirical | TPR at FPR 1e-6, exact | AUC | negatives "
+        "| PSNR | SSIM | distance | Frechet (unmarked) |",
+        "| --- " * 11 + "|",
+    ]
+    for row in rows:
+        accuracy = f"{row['bit_accuracy']:.4f}" if "bit_accuracy" in row else "presence only"
+        rates = [_rate(row.get(f"tpr_{name}")) for name in ("0.01_empirical", "1e-06_exact")]
+        cells = [
+            row["method"],
+            str(row["bits"]),
+            accuracy,
+            *rates,
+            f"{row['auc']:.4f}",
+            str(row["negatives"]),
+        ]
+        cells += [f"{row['psnr']:.1f}", f"{row['ssim']:.3f}", f"{row['distance']:.3f}"]
+        lines.append(f"| {' | '.join(cells)} | {row['frechet']:.2f} ({row['frechet_unmarked']:.2f}) |")
+    return "\n".join(lines)
+
+
+def robustness_table(rows: list[dict[str, Any]]) -> str:
+    """Attacks of the paper against methods, mean over strengths."""
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    attacks = list(dict.fromkeys(row["attack"] for row in rows if row["kind"] != "everyday"))
+    lines = [f"| attack | {' | '.join(methods)} |", "| --- " * (len(methods) + 1) + "|"]
+    for attack in attacks:
+        chosen = [[r for r in rows if (r["attack"], r["method"]) == (attack, method)] for method in methods]
+        rates = [_mean([row["tpr_empirical"]["value"] for row in part]) for part in chosen]
+        cells = []
+        for part, rate in zip(chosen, rates, strict=True):
+            said = f"**{rate:.3f}**" if rate == max(rates) else f"{rate:.3f}"
+            bits = f"{_mean([r['bit_accuracy'] for r in part]):.3f} / " if "bit_accuracy" in part[0] else ""
+            cells.append(bits + said)
+        lines.append(f"| {attack.replace('_', ' ')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _rate(rate: dict[str, float] | None) -> str:
+    return f"{rate['value']:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]" if rate else "too few bits"
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
 def fill(text: str) -> str:
     """README with its results."""
     codec = json.loads((ROOT / "results" / "vista_final.json").read_text())
@@ -105,6 +184,7 @@ figures are in `results/vista_final.json`, made by `diffmark train measure`.
 
 {codec_table(codec["results"])}
 
+{evaluation_section(ROOT / "results" / "evaluation")}\
 The registry, CPU milliseconds (`python benchmarks/registry_search.py`, results/registry_search.json); more in
 [docs/registry.md](docs/registry.md):
 

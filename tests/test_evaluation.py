@@ -3,25 +3,46 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from conftest import _build, tiny_codec
 from PIL import Image
 
+from diffmark.attacks import ATTACKS
 from diffmark.detection import Detector
+from diffmark.evaluation.batches import batches
 from diffmark.evaluation.experiments import EXPERIMENTS
+from diffmark.evaluation.experiments.signal import radial_profile, spectrum
 from diffmark.evaluation.lab import Extent, Lab
+from diffmark.evaluation.meter import DryMeter, Meter, Price, Prices, estimate
+from diffmark.evaluation.negatives import negatives, sources, unmarked
 from diffmark.evaluation.report import write_report
-from diffmark.evaluation.results import run
-from diffmark.evaluation.studio import Studio, batches, painted_scenes, photograph_crops, unseen_orders
+from diffmark.evaluation.results import count_work, run
+from diffmark.evaluation.sources import crop, find_photographs
+from diffmark.evaluation.studio import Studio, unseen_orders
 from diffmark.generation import Sampling
 from diffmark.injection import Injection
 from diffmark.methods.base import Method
 from diffmark.methods.diffmark import DiffMark
 from diffmark.pipelines import load_pipeline
 
-SMALL = Extent(marked=3, plain=2, scenes=3, photographs=2, attacked=2, strengths=(1.0,), timed=3)
+SMALL = Extent(
+    marked=3,
+    pool=2,
+    siblings=2,
+    scenes=2,
+    photographs=4,
+    attacked=2,
+    adversarial=1,
+    strengths=(1.0,),
+    victims=2,
+    keys=(2, 10),
+    timed=3,
+)
+FEW = ("rotation", "caption", "gamma", "flip", "jpeg", "noise", "resized_crop")
 
 
 class LastRow(Method):
@@ -41,28 +62,72 @@ class LastRow(Method):
         return rows - 127.5
 
 
+class Presence(LastRow):
+    """Tells only that the last row is striped black and white."""
+
+    name, bits, costly = "presence", 0, True
+
+    def embed(self, image, secret):
+        pixels = np.asarray(image).copy()
+        pixels[-1, :16] = 255 * np.resize([0, 1], 16)[:, None]
+        return Image.fromarray(pixels)
+
+    def score(self, images, secrets):
+        rows = [np.asarray(image.resize((64, 64)), float)[-1, :16].mean(-1) for image in images]
+        return np.array([row.std() for row in rows])
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory, model_folder):
     pipe = load_pipeline(str(model_folder))
     pipe.set_progress_bar_config(disable=True)
     sampling = Sampling(steps=2, guidance=2.0)
     photographs = tmp_path_factory.mktemp("photographs")
-    Image.new("RGB", (90, 120), "olive").save(photographs / "a.jpg")
+    for name in "ab":
+        noise = np.random.default_rng(ord(name)).integers(0, 255, (90, 120, 3)).astype(np.uint8)
+        Image.fromarray(noise).save(photographs / f"{name}.jpg")
     studio = Studio(tmp_path_factory.mktemp("pictures"), pipe, "tiny", sampling)
     own = DiffMark(pipe, Detector(tiny_codec(injection=Injection("final")), _build("sd").pipe.vae), sampling)
-    return Lab(studio, [own, LastRow()], SMALL, photographs)
+    return Lab(
+        studio,
+        [own, LastRow(), Presence()],
+        SMALL,
+        photographs,
+        {name: ATTACKS[name] for name in FEW},
+        {"sibling": replace(studio, model="sibling", sampling=replace(sampling, steps=3))},
+        results=tmp_path_factory.mktemp("results"),
+    )
 
 
 def test_pictures_are_made_once(lab, monkeypatch):
-    (order,) = unseen_orders(1, first=7)
+    orders = unseen_orders(2, first=7)
     method = lab.methods[0]
-    first = np.asarray(lab.studio.marked(method, order)), np.asarray(lab.studio.plain(order))
+    first = np.stack([*lab.studio.marked(method, orders), *lab.studio.plain(orders)])
     monkeypatch.setattr(lab.studio, "pipe", None)
     monkeypatch.setattr(method, "pipe", None)
-    again = np.asarray(lab.studio.marked(method, order)), np.asarray(lab.studio.plain(order))
-    assert np.array_equal(first[0], again[0])
-    assert np.array_equal(first[1], again[1])
-    assert not np.array_equal(*first)
+    again = np.stack([*lab.studio.marked(method, orders), *lab.studio.plain(orders)])
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first[0], first[2])
+
+
+def test_a_model_that_was_trained_on_makes_its_pictures_anew(lab, model_folder):
+    other = replace(lab.studio, pipe=load_pipeline(str(model_folder)))
+    assert other.digest == lab.studio.digest
+    other = replace(lab.studio, pipe=load_pipeline(str(model_folder)))
+    other.pipe.unet.conv_in.weight.data += 1
+    assert other.digest != lab.studio.digest
+
+
+def test_finished_pictures_are_those_that_the_marked_pipeline_makes(lab):
+    """Marking kept z0 is a short cut for injection `final`, not another method."""
+    method, orders = lab.methods[0], unseen_orders(2, first=20)
+    orders = [replace(order, secret=order.secret[:64]) for order in orders]
+    assert method.finishes
+    short = np.stack(lab.studio.marked(method, orders)).astype(int)
+    for made in (method.generate_all(orders), [method.generate(order) for order in orders]):
+        assert np.abs(short - np.stack(made)).max() <= 1
+    late = DiffMark(method.pipe, method.detector, method.sampling, Injection("late"))
+    assert not late.finishes
 
 
 def test_orders_are_reproducible_and_unseen():
@@ -74,75 +139,202 @@ def test_orders_are_reproducible_and_unseen():
     assert np.array_equal(fixed[0].secret, fixed[1].secret)
 
 
-def test_negatives_come_from_model_painter_and_photographs(lab):
-    images = list(lab.negatives())
-    assert len(images) == 2 + 3 + 2
-    assert {image.size for image in images[2:]} == {(256, 256)}
-    assert lab.negative_scores(lab.methods[1]).shape == (7,)
+def test_negatives_come_clean_and_attacked_from_every_source(lab):
+    assert sources(lab) == {"tiny images": 2, "sibling images": 1, "painted scenes": 1, "photograph crops": 2}
+    assert negatives(lab, lab.methods[1]).scores.shape == (12,)
+    clean, attacked = (unmarked(lab, lab.methods[1], "photograph crops", a) for a in (False, True))
+    assert clean.margins.shape == (2, 16)
+    assert not np.array_equal(clean.margins, attacked.margins)
+    few = replace(lab, extent=replace(SMALL, costly_negatives=10, photographs=100))
+    assert len(unmarked(few, lab.methods[2], "photograph crops", False).scores) == 1
+    assert len(negatives(few, lab.methods[2]).scores) == 10
     assert [len(b) for b in batches(range(5), 2)] == [2, 2, 1]
 
 
 def test_photographs_need_a_folder_with_photographs(tmp_path):
     with pytest.raises(ValueError, match="holds no photographs"):
-        next(photograph_crops(tmp_path, 1))
-    assert next(painted_scenes(1)).size == (256, 256)
+        find_photographs(tmp_path)
+    Image.new("RGB", (50, 40), "olive").save(tmp_path / "a.jpg")
+    (path,) = find_photographs(tmp_path)
+    assert crop([path], 3).size == (256, 256)
+    assert all(path.suffix in (".jpg", ".jpeg", ".png", ".webp") for path in find_photographs(None))
 
 
-@pytest.mark.parametrize("name", ["clean", "robustness", "keys", "latency", "averaging"])
-def test_experiments_write_json_and_csv(lab, name, tmp_path):
-    rows = run(name, lab, tmp_path)
-    document = json.loads((tmp_path / f"{name}.json").read_text())
-    assert document["rows"] == json.loads(json.dumps(rows))
+@pytest.fixture(scope="module")
+def report(lab, tmp_path_factory):
+    """The folder of a run of everything."""
+    folder = tmp_path_factory.mktemp("report")
+    for name in EXPERIMENTS:
+        run(name, lab, folder)
+    write_report(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "ablations"])
+def test_experiments_write_json_and_csv(report, name):
+    document = json.loads((report / f"{name}.json").read_text())
     assert document["config"]["model"] == "tiny"
     assert document["versions"]["torch"]
-    with (tmp_path / f"{name}.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == len(rows)
-    assert {row["method"] for row in rows} == {"diffmark", "last-row"}
+    with (report / f"{name}.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == len(document["rows"]) > 0
+    assert "diffmark" in {row["method"] for row in document["rows"]}
 
 
-def test_the_report_shows_every_experiment(lab, tmp_path):
+def test_the_report_shows_every_experiment(report, tmp_path):
     with pytest.raises(ValueError, match="holds no results"):
         write_report(tmp_path)
-    names = [name for name in EXPERIMENTS if name != "transfer"]
-    for name in names:
-        run(name, lab, tmp_path)
-    transfer = [
-        {"method": "diffmark", "model": m, "attack": a, "bit_accuracy": 0.9}
-        for m in ("a", "b")
-        for a in (None, "blur")
-    ]
-    (tmp_path / "transfer.json").write_text(
-        json.dumps({"command": "x", "config": {}, "versions": {}, "revision": None, "rows": transfer})
-    )
-    page = write_report(tmp_path).read_text()
+    page = (report / "index.html").read_text()
     for name in EXPERIMENTS:
-        assert f"<h2>{name}</h2>" in page
-    assert page.count("data:image/png;base64") == len(EXPERIMENTS) - 1  # the clean table has no figure
-    with Image.open(tmp_path / "robustness.png") as figure:
+        assert f'<section id="{name}">' in page
+    files = {path.stem for path in report.glob("*.png")}
+    assert {"robustness", "signal_pictures", "signal_delta", "identification", "collusion"} <= files
+    assert page.count("data:image/png;base64") == len(files)
+    with Image.open(report / "robustness.png") as figure:
         assert figure.width > 1000
     assert "last-row" in page
+    assert "Nothing to show yet" in page  # ablations
 
 
-def test_clean_tells_the_truth_about_a_known_method(lab):
-    row = next(row for row in EXPERIMENTS["clean"](lab) if row["method"] == "last-row")
+@pytest.fixture
+def browser():
+    """Debian's Chromium, without a window."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="not tested in a browser: no playwright")
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("not tested in a browser: no chromium (apt-get install chromium)")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)], ids=["desk", "phone"])
+def test_the_report_in_a_browser(report, browser, width, height):
+    page = browser.new_page(viewport={"width": width, "height": height})
+    said = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto((report / "index.html").as_uri())
+    assert page.title() == "DiffMark evaluation"
+    pictures = page.locator("figure img")
+    assert pictures.count() == len(list(report.glob("*.png")))
+    for picture in pictures.all():
+        assert picture.is_visible()
+        assert picture.evaluate("image => image.naturalWidth") > 500
+    # Nothing sticks out of the page; what is wide scrolls in its own box.
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    table = page.locator("#clean table")
+    assert table.evaluate("table => table.scrollWidth > table.parentElement.clientWidth")
+    table.locator("th button").first.click()
+    names = table.locator("tbody tr td:first-child").all_inner_texts()
+    assert names == sorted(names)
+    table.locator("th button").first.click()
+    assert table.locator("tbody tr td:first-child").all_inner_texts() == names[::-1]
+    page.locator("nav a").last.click()
+    assert page.url.endswith("#ablations")
+    assert said == []
+
+
+def test_work_is_counted_before_it_is_done_and_not_twice(lab, tmp_path):
+    fresh = replace(lab, studio=replace(lab.studio, folder=tmp_path / "fresh"), siblings={})
+    counts = count_work(["clean", "keys", "averaging"], fresh)
+    assert (
+        counts["clean"]["generate in 2 steps"] == 4
+    )  # three marked, four unmarked of which three are the same
+    assert counts["clean"]["finish by diffmark"] == 3
+    assert counts["keys"]["generate in 2 steps"] == 0  # the same prompts and seeds
+    assert counts["keys"]["finish by diffmark"] == 3  # with another secret
+    assert not (tmp_path / "fresh").exists()
+    run("clean", fresh, tmp_path)
+    assert count_work(["clean"], fresh)["clean"] == {}
+    later = count_work(["keys"], fresh)["keys"]
+    assert later["finish by diffmark"] == 3
+
+
+def test_an_estimate_multiplies_counts_by_measured_times(tmp_path):
+    prices = Prices(tmp_path / "times.json")
+    meter = Meter(prices)
+    assert meter.do("sum", 2, lambda: sum(range(1000)), lambda: 0) == 499500
+    meter.close()
+    again = Prices(tmp_path / "times.json")
+    assert again["sum"].items == 2
+    prices["sum"] = Price(items=2, cpu=7200.0, wall=9000.0)
+    dry = DryMeter()
+    assert dry.do("sum", 3, lambda: 1 / 0, lambda: 0) == 0
+    dry.do("new", 10, lambda: 1, lambda: 0)
+    (row,) = estimate({"x": dry.counts}, prices)
+    assert row["cpu_hours"] == pytest.approx(3, abs=0.01)
+    assert row["mostly"] == "3 x sum"
+    assert row["never_timed"] == ["new"]
+
+
+def test_ablations_are_read_from_results(lab, tmp_path):
+    assert list(EXPERIMENTS["ablations"](lab)) == []
+    folder = tmp_path / "ablations"
+    folder.mkdir()
+    for bits, accuracy in ((48, 0.99), (128, 0.9)):
+        attacks = {"none": {"bit_accuracy": accuracy}, "jpeg_50": {"bit_accuracy": accuracy - 0.1}}
+        document = {"results": {"psnr": {"mean": 33.0}, "attacks": attacks}}
+        (folder / f"length_{bits}.json").write_text(json.dumps(document))
+    rows = list(EXPERIMENTS["ablations"](replace(lab, results=tmp_path)))
+    assert [row["ablation"] for row in rows] == ["length_128", "length_48"]
+    assert rows[0]["worst_attack"] == "jpeg_50"
+    assert rows[0]["mean_attacked"] == pytest.approx(0.85)
+
+
+def test_clean_tells_the_truth_about_known_methods(lab):
+    rows = {row["method"]: row for row in EXPERIMENTS["clean"](lab)}
+    row = rows["last-row"]
     assert row["bit_accuracy"] == 1.0
     assert row["tpr_0.001_exact"]["value"] == 1.0
-    assert row["negatives"] == 7
+    assert row["negatives"] == 12
     assert math.isfinite(row["psnr"])
+    assert row["distance"] > 0
+    assert row["frechet_network"] == "Vista scene classifier"
+    assert "tpr_0.01_exact" not in rows["presence"]
+    assert rows["presence"]["auc"] > 0.9
 
 
 def test_robustness_tells_the_truth_about_a_known_method(lab):
     rows = {row["attack"]: row for row in EXPERIMENTS["robustness"](lab) if row["method"] == "last-row"}
-    assert rows["caption"]["tpr"] == 0.0  # the bar covers the last row
-    assert rows["gamma"]["tpr"] == 1.0  # black and white stay what they are
+    assert rows["caption"]["tpr"]["value"] == 0.0  # the bar covers the last row
+    assert rows["gamma"]["tpr"]["value"] == 1.0  # black and white stay what they are
     assert rows["rotation"]["value"] == 45
 
 
 def test_averaging_finds_a_mark_that_is_always_the_same(lab):
     rows = [row for row in EXPERIMENTS["averaging"](lab) if row["method"] == "last-row"]
-    fresh = [row for row in rows if row["secrets"] == "fresh" and row["aim"] == "forge"]
-    same = [row for row in rows if row["secrets"] == "one" and row["aim"] == "forge"]
-    assert np.mean([row["bit_accuracy"] for row in same]) > np.mean([row["bit_accuracy"] for row in fresh])
+    forged = [row for row in rows if row["space"] == "pixels" and row["aim"] == "forge"]
+    same, fresh = (
+        np.mean([row["bit_accuracy"] for row in forged if row["secrets"] == secrets])
+        for secrets in ("one", "fresh")
+    )
+    assert same > fresh
+
+
+def test_colluders_of_one_are_named_and_the_mean_of_two_is_half_of_each(lab):
+    class Long(LastRow):
+        name, bits = "long", 60
+
+    rows = list(EXPERIMENTS["collusion"](replace(lab, methods=[Long()])))
+    one = next(row for row in rows if row["colluders"] == 1 and row["mixed"] == "mean of pixels")
+    two = next(row for row in rows if row["colluders"] == 2 and row["mixed"] == "mean of pixels")
+    assert one["someone_named"]["value"] == 1.0
+    assert one["innocent_named"]["value"] == 0.0
+    assert 0.6 < two["best_accuracy"] < 0.95
+
+
+def test_who_holds_the_codec_can_forge(lab):
+    rows = [row for row in EXPERIMENTS["forgery"](lab) if row["method"] == "diffmark"]
+    assert {row["way"] for row in rows} == {"copy of fine detail", "read and written with the codec"}
+
+
+def test_spectrum_and_its_profile_find_a_wave():
+    """A cosine of four cycles over the side has all its power at radius four."""
+    wave = np.cos(2 * np.pi * 4 * np.arange(32) / 32)[None, :].repeat(32, axis=0)
+    power = spectrum(wave[None])
+    assert power.sum() == pytest.approx((wave**2).sum())  # Parseval
+    assert radial_profile(power)[0].argmax() == 4
 
 
 def test_unknown_experiment(lab, tmp_path):

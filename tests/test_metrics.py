@@ -5,12 +5,14 @@ import pytest
 from PIL import Image
 
 from diffmark.evaluation.metrics import (
+    bias_figures,
     bit_figures,
     detection_figures,
     frechet_distance,
     ms_ssim,
     psnr,
     quality_figures,
+    share,
     ssim,
 )
 
@@ -75,3 +77,30 @@ def test_detection_figures_state_both_thresholds_and_only_what_the_negatives_bea
     presence = detection_figures([1.0, 2.0], [0.0] * 1000, 0)
     assert "tpr_0.01_empirical" in presence
     assert "tpr_0.01_exact" not in presence
+
+
+def test_frechet_distance_with_fewer_images_than_dimensions():
+    rng = np.random.default_rng(1)
+    a = rng.normal(size=(5, 20))
+    assert frechet_distance(a, a) == pytest.approx(0, abs=1e-9)
+    assert frechet_distance(a, a + 1) == pytest.approx(20)
+
+
+def test_bias_figures_tell_fair_coins_from_leaning_and_coupled_ones():
+    rng = np.random.default_rng(0)
+    fair = rng.normal(size=(2000, 16))
+    figures = bias_figures(fair)
+    assert figures["largest_lean"] < figures["lean_chance"] * 1.2
+    assert figures["largest_correlation"] < figures["correlation_chance"] * 1.2
+    leaning, coupled = fair.copy(), fair.copy()
+    leaning[:, 3] += 1
+    coupled[:, 4] = coupled[:, 5]
+    assert bias_figures(leaning)["largest_lean"] > 0.3
+    assert bias_figures(coupled)["largest_correlation"] == pytest.approx(1)
+
+
+def test_a_share_has_its_interval():
+    found = share([True, True, False, False])
+    assert found["value"] == 0.5
+    assert found["low"] < 0.1
+    assert found["high"] > 0.9

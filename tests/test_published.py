@@ -42,3 +42,36 @@ def test_the_readme_shows_its_results():
     assert "exact search among 1e8 keys" in page
     page = (ROOT / "docs" / "registry.md").read_text()
     assert load("readme_results").fill_registry(page) == page, "run `python benchmarks/readme_results.py`"
+
+
+def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
+    """Made-up rows of a full run give both tables; a quick run is refused; no run gives nothing."""
+    import pytest
+
+    module = load("readme_results")
+    assert module.evaluation_section(tmp_path) == ""
+    rate = {"value": 0.5, "low": 0.4, "high": 0.6}
+    quality = {"psnr": 33.0, "ssim": 0.95, "distance": 0.1, "frechet": 2.0, "frechet_unmarked": 1.5}
+    names = {"distance_network": "a network", "frechet_network": "another", "auc": 0.99, "negatives": 10_000}
+    clean = [
+        {"method": "a", "bits": 64, "bit_accuracy": 0.9, "tpr_0.01_empirical": rate, "tpr_1e-06_exact": rate},
+        {"method": "b", "bits": 0, "tpr_0.01_empirical": rate},
+    ]
+    attacked = [
+        {"method": name, "attack": "jpeg", "kind": "distortion", "tpr_empirical": {**rate, "value": value}}
+        for name, value in (("a", 0.2), ("a", 0.4), ("b", 0.7))
+    ]
+    attacked[0]["bit_accuracy"] = attacked[1]["bit_accuracy"] = 0.75
+    extent = {"marked": 500, "attacked": 100}
+    for name, rows in (("clean", [row | quality | names for row in clean]), ("robustness", attacked)):
+        document = {"config": {"extent": extent, "model": "tiny"}, "rows": rows}
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    text = module.evaluation_section(tmp_path)
+    assert "| a | 64 | 0.9000 | 0.500 [0.400, 0.600] | 0.500 [0.400, 0.600] |" in text
+    assert "| b | 0 | presence only | 0.500 [0.400, 0.600] | too few bits |" in text
+    assert "| jpeg | 0.750 / 0.300 | **0.700** |" in text  # who loses a cell is shown to lose it
+    extent["marked"] = 16
+    document = {"config": {"extent": extent, "model": "tiny"}, "rows": []}
+    (tmp_path / "clean.json").write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="quick run"):
+        module.evaluation_section(tmp_path)

@@ -17,7 +17,11 @@ from diffmark.vista.training.autoencoder import (
     train_autoencoder,
 )
 from diffmark.vista.training.classifier import ClassifierConfig, evaluate_classifier, train_classifier
-from diffmark.vista.training.compression import CompressionConfig, train_compression
+from diffmark.vista.training.compression import (
+    CompressionConfig,
+    evaluate_compression,
+    train_compression,
+)
 from diffmark.vista.training.config import LoopConfig, from_dict, read_config
 from diffmark.vista.training.data import encoded, painted, photographs
 from diffmark.vista.training.lcm import LCMConfig, boundary_scalings, guidance_embedding, train_lcm
@@ -136,20 +140,23 @@ def test_autoencoder_run_from_pictures_to_scores(tmp_path: Path) -> None:
 
 
 def test_compression_run_trades_bits_for_quality(tmp_path: Path) -> None:
-    loop = dataclasses.replace(LOOP, steps=30, learning_rate=3e-3, decay=1)
-    bits = []
-    for weight in (10.0, 1e5):
-        config = CompressionConfig(
-            loop=loop, scenes=4, crop=64, distortion_weight=weight, width=8, channels=8, photo_share=0
-        )
-        model = train_compression(config, tmp_path / str(weight), None)
-        x = torch.rand(2, 3, 32, 48, generator=torch.Generator().manual_seed(0)) * 2 - 1
-        with torch.no_grad():
-            y, rate = model(x)
-            assert torch.equal(y, model(x)[0])  # rounds; no chance once trained
-        assert y.shape == x.shape
-        bits.append(float(rate.mean()))
-    assert 0 < bits[0] < bits[1]
+    loop = dataclasses.replace(LOOP, steps=40, learning_rate=3e-3, decay=1)
+    config = CompressionConfig(
+        loop=loop, scenes=4, crop=64, distortion_weights=(10.0, 1e5), width=8, channels=8, photo_share=0
+    )
+    model = train_compression(config, tmp_path / "run", None)
+    x = torch.rand(2, 3, 32, 48, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with torch.no_grad():
+        y, bits = model(x, torch.tensor([1.0, 2.0]))
+        assert torch.equal(y, model(x, torch.tensor([1.0, 2.0]))[0])  # rounds; no chance once trained
+        between = model(x[:1], torch.tensor([1.5]))[1]
+        same = model(x[:1].repeat(2, 1, 1, 1), torch.tensor([1.0, 2.0]))[1]
+    assert y.shape == x.shape
+    assert 0 < same[0] < between[0] < same[1]
+    assert bits.shape == (2,)
+    rows = evaluate_compression(model, tmp_path / "cache", None, count=2)
+    assert [row["quality"] for row in rows] == [1, 2]
+    assert rows[0]["scenes_bits_a_pixel"] < rows[1]["scenes_bits_a_pixel"]
 
 
 def test_classifier_run(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Regeneration(ModelDistort):
 
 
 class Compression(ModelDistort):
-    """Through a learned codec `(pixels in [-1, 1], quality) -> pixels`; it takes sides in multiples of `multiple`."""
+    """Through a learned codec `(pixels in [-1, 1], quality) -> pixels` with sides in multiples of `multiple`."""
 
     def __init__(self, through: Any, by: str, weights: str, multiple: int) -> None:
         self.through, self.by, self.weights, self.multiple = through, by, weights, multiple

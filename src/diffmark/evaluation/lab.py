@@ -22,7 +22,7 @@ from diffmark.attacks import ATTACKS, Attack
 from diffmark.backbones import Backbone, find_backbone, scene_classifier
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.memory import Arrays, Memory, Recipe
-from diffmark.evaluation.meter import BLANK, Meter
+from diffmark.evaluation.meter import Meter
 from diffmark.evaluation.sources import crop, find_photographs, scene
 from diffmark.evaluation.studio import Studio, unseen_orders
 from diffmark.generation import Order
@@ -46,6 +46,7 @@ class Extent:
     costly_negatives: int = 1000  # all of them for methods that take seconds to read an image
     attacked: int = 100  # marked images an attack and strength
     adversarial: int = 30  # the same for attacks that take seconds an image
+    costly_attacked: int = 30  # and for methods that take seconds to read one
     strengths: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
     victims: int = 50  # images that are forged, or freed of their mark
     keys: tuple[int, ...] = (10, 100, 1000, 10**4, 10**5, 10**6, 10**7, 10**8)
@@ -62,6 +63,7 @@ class Extent:
             costly_negatives=20,
             attacked=8,
             adversarial=1,
+            costly_attacked=2,
             strengths=(0.5, 1.0),
             victims=8,
             keys=(10, 1000, 10**5),
@@ -157,13 +159,13 @@ class Lab:
         def work() -> list[Image.Image]:
             return [scene(self.memory, index) for index in range(first, first + count)]
 
-        return self.meter.do("painted scene", count, work, lambda: [BLANK] * count)
+        return self.meter.do("painted scene", count, work, lambda: [self.studio.blank] * count)
 
     def crops(self, count: int, first: int = 0) -> list[Image.Image]:
         def work() -> list[Image.Image]:
             return [crop(self.photograph_paths, index) for index in range(first, first + count)]
 
-        return self.meter.do("crop of a photograph", count, work, lambda: [BLANK] * count)
+        return self.meter.do("crop of a photograph", count, work, lambda: [self.studio.blank] * count)
 
     def read(self, method: Method, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> Reading:
         """Decode and score."""
@@ -188,8 +190,9 @@ class Lab:
                 parts.append(encode(vae, pixels.to(device)).float().cpu())
             return torch.cat(parts)
 
-        channels = vae.config.latent_channels
-        return self.meter.do("encode", len(images), work, lambda: torch.zeros(len(images), channels, 4, 4))
+        return self.meter.do(
+            "encode", len(images), work, lambda: torch.zeros(len(images), *self.studio.latent_shape)
+        )
 
     def decoded(self, latents: Tensor) -> list[Image.Image]:
         """Pictures of latents, (N, C, h, w)."""

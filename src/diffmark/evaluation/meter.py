@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
@@ -68,7 +67,7 @@ class Meter:
             total=seconds and round(seconds),
             unit="s",
             disable=None if seconds else True,
-            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} gone, {remaining} left",
+            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed} gone, {remaining} left{postfix}",
         )
         self._inside = False
 
@@ -114,8 +113,9 @@ class DryMeter(Meter):
 class DryMemory(Memory):
     """Knows what is kept already, and takes note of what would be."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, blank: Image.Image) -> None:
         super().__init__(folder)
+        self.blank = blank
         self._images: dict[Path, Image.Image] = {}
         self._arrays: dict[Path, Arrays] = {}
 
@@ -124,7 +124,7 @@ class DryMemory(Memory):
         return path in self._images or path in self._arrays or path.exists()
 
     def image(self, recipe: Recipe) -> Image.Image:
-        return self._images.get(self._path(recipe, "png")) or BLANK
+        return self._images.get(self._path(recipe, "png"), self.blank)
 
     def keep_image(self, recipe: Recipe, image: Image.Image) -> None:
         self._images[self._path(recipe, "png")] = image
@@ -135,9 +135,6 @@ class DryMemory(Memory):
 
     def keep_arrays(self, recipe: Recipe, arrays: Arrays) -> None:
         self._arrays[self._path(recipe, "npz")] = arrays
-
-
-BLANK = Image.fromarray(np.random.default_rng(0).integers(0, 255, (16, 16, 3)).astype(np.uint8))
 
 
 def estimate(counts: dict[str, Counter[str]], prices: Prices) -> list[dict[str, Any]]:

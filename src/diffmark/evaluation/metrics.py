@@ -17,6 +17,8 @@ RATES = (1e-2, 1e-3, 1e-6)
 
 def psnr(image: Image.Image, other: Image.Image) -> float:
     """Peak signal-to-noise ratio in dB, infinite for equal images."""
+    if image is other:
+        return float("inf")
     error = np.mean((np.asarray(image, np.float64) - np.asarray(other, np.float64)) ** 2)
     return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
 
@@ -42,15 +44,17 @@ def frechet_distance(features: ArrayLike, others: ArrayLike) -> float:
 
     Call it FID only when the features are InceptionV3's; otherwise name the features.
     """
-    from scipy.linalg import sqrtm
-
     a, b = np.asarray(features, np.float64), np.asarray(others, np.float64)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
         raise ValueError(f"features are (N, D) with one D and N of at least 2, got {a.shape} and {b.shape}")
-    covariance, other = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
-    root = sqrtm(np.atleast_2d(covariance) @ np.atleast_2d(other))
-    trace = np.trace(np.atleast_2d(covariance + other)) - 2 * np.trace(np.real(root))
-    return float(np.sum((a.mean(0) - b.mean(0)) ** 2) + trace)
+    centred, other = a - a.mean(0), b - b.mean(0)
+    # With C = R^T R the trace of the root of a product of covariances is the nuclear norm of R R'^T, which stays
+    # defined where there are fewer images than dimensions.
+    root: Any = np.linalg.qr(centred, mode="r")
+    other_root: Any = np.linalg.qr(other, mode="r")
+    cross = np.linalg.svd(root @ other_root.T, compute_uv=False).sum() / np.sqrt((len(a) - 1) * (len(b) - 1))
+    spread = (centred**2).sum() / (len(a) - 1) + (other**2).sum() / (len(b) - 1)
+    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + spread - 2 * cross)
 
 
 def bit_figures(margins: NDArray[np.float64], secrets: NDArray[np.uint8]) -> dict[str, Any]:

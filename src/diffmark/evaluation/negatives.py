@@ -35,15 +35,22 @@ def negatives(lab: Lab, method: Method) -> Reading:
 
 def unmarked(lab: Lab, method: Method, source: str, attacked: bool) -> Reading:
     """One source; attacked images get one of the attacks that need no model, at a random strength."""
-    count = sources(lab)[source]
-    if method.costly:
-        count = min(count, -(-lab.extent.costly_negatives // (2 * len(sources(lab)))))
+    count = (_fewer(lab) if method.costly else sources(lab))[source]
     return Reading.joined(
         [
             _chunk(lab, method, source, attacked, first, min(CHUNK, count - first))
             for first in range(0, count, CHUNK)
         ]
     )
+
+
+def _fewer(lab: Lab) -> dict[str, int]:
+    """As many in all as costly methods get, evenly from sources that have enough."""
+    left, taken, sizes = -(-lab.extent.costly_negatives // 2), {}, sources(lab)
+    for number, source in enumerate(sorted(sizes, key=lambda name: sizes[name])):
+        taken[source] = min(sizes[source], -(-left // (len(sizes) - number)))
+        left -= taken[source]
+    return taken
 
 
 def _chunk(lab: Lab, method: Method, source: str, attacked: bool, first: int, count: int) -> Reading:

@@ -38,7 +38,7 @@ def run(name: str, lab: Lab, folder: Path) -> list[Row]:
 
 def count_work(names: Sequence[str], lab: Lab) -> dict[str, Counter[str]]:
     """What each experiment has still to do, in this order: images to generate, to attack, to read ..."""
-    memory = DryMemory(lab.studio.folder)
+    memory = DryMemory(lab.studio.folder, lab.studio.blank)
     studios = {name: _dry(studio, memory) for name, studio in lab.siblings.items()}
     dry = replace(lab, studio=_dry(lab.studio, memory), siblings=studios)
     counts = {}

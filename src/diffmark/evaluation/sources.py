@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from diffmark.evaluation.memory import Memory
+from diffmark.evaluation.studio import painted_scenes
 
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
 DEBIAN = ("/usr/share/backgrounds", "/usr/share/wallpapers", "/usr/share/plasma/wallpapers")
@@ -38,13 +39,10 @@ def crop(paths: Sequence[Path], index: int, side: int = 256) -> Image.Image:
 
 
 def scene(memory: Memory, index: int) -> Image.Image:
-    """A picture of the embedded family's painter that no training saw."""
-    from diffmark.vista.paint import paint
-    from diffmark.vista.scenes import HELD_OUT, random_scene
-
-    recipe = {"scene": HELD_OUT + index}
+    """The index-th unseen picture of the painter, painted once."""
+    recipe = {"scene": index}
     if not memory.has(recipe, "png"):
-        memory.keep_image(recipe, Image.fromarray(np.asarray(paint(random_scene(HELD_OUT + index)))))
+        memory.keep_image(recipe, next(painted_scenes(1, index)))
     return memory.image(recipe)
 
 

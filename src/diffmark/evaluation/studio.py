@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.memory import Memory, Recipe
-from diffmark.evaluation.meter import BLANK, Meter
+from diffmark.evaluation.meter import Meter
 from diffmark.generation import Order, Sampling
 from diffmark.methods.base import Method
 from diffmark.provenance import weights_digest
@@ -48,6 +48,17 @@ class Studio:
         """Of the weights that paint: a model that was trained on makes other pictures under the same name."""
         parts = (getattr(self.pipe, name, None) for name in ("unet", "text_encoder", "vae"))
         return weights_digest(*(part for part in parts if part is not None))
+
+    @property
+    def latent_shape(self) -> tuple[int, int, int]:
+        """(C, h, w)."""
+        side = self.pipe.unet.config.sample_size
+        return self.pipe.vae.config.latent_channels, side, side
+
+    @cached_property
+    def blank(self) -> Image.Image:
+        """What stands for a picture where work is only counted."""
+        return Image.new("RGB", (8 * self.latent_shape[2], 8 * self.latent_shape[1]), "grey")
 
     def latents(self, orders: Sequence[Order]) -> Tensor:
         """z0 of each order without any mark, (N, C, h, w)."""
@@ -82,7 +93,7 @@ class Studio:
             "decode latents",
             len(z0),
             lambda: to_images(decode(self.pipe.vae, z0.to(self.pipe.device))),
-            lambda: [BLANK] * len(z0),
+            lambda: [self.blank] * len(z0),
         )
 
     def _mark(self, method: Method, orders: list[Order]) -> list[Image.Image]:
@@ -102,7 +113,7 @@ class Studio:
     def _timed(
         self, what: str, orders: list[Order], work: Callable[[], list[Image.Image]]
     ) -> list[Image.Image]:
-        return self.meter.do(what, len(orders), work, lambda: [BLANK] * len(orders))
+        return self.meter.do(what, len(orders), work, lambda: [self.blank] * len(orders))
 
     def _paint(self, orders: list[Order]) -> Tensor:
         def work() -> Tensor:
@@ -115,8 +126,12 @@ class Studio:
             )
             return output.images
 
-        channels = self.pipe.vae.config.latent_channels
-        return self.meter.do("generate", len(orders), work, lambda: torch.zeros(len(orders), channels, 4, 4))
+        return self.meter.do(
+            f"generate in {self.sampling.steps} steps",
+            len(orders),
+            work,
+            lambda: torch.zeros(len(orders), *self.latent_shape),
+        )
 
     def _unmarked(self, order: Order) -> Recipe:
         run = {"steps": self.sampling.steps, "guidance": self.sampling.guidance}
@@ -145,6 +160,15 @@ def unseen_orders(count: int, length: int = 256, first: int = 0, fixed_secret: b
         secret = rng.integers(0, 2, length).astype(np.uint8)
         orders.append(Order(caption(random_scene(HELD_OUT + index)), secret, FIRST_SEED + index))
     return orders
+
+
+def painted_scenes(count: int, first: int = 0) -> Iterator[Image.Image]:
+    """Pictures of the embedded family's painter that no training saw."""
+    from diffmark.vista.paint import paint
+    from diffmark.vista.scenes import HELD_OUT, random_scene
+
+    for index in range(first, first + count):
+        yield Image.fromarray(np.asarray(paint(random_scene(HELD_OUT + index))))
 
 
 def scene_of(order: Order) -> Scene:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,6 @@ class DiffMark(Method):
         self.bits = self.codec.config.length
         self.name = "diffmark" if injection is None else f"diffmark-{injection.mode}"
 
-    def on(self, pipe: Any) -> DiffMark:
-        """The same codec and sampling on another model of the family."""
-        return DiffMark(pipe, self.detector, self.sampling, self.injection)
-
     def generate(self, order: Order) -> Image.Image:
         return generate(self.pipe, self.codec, order, self.sampling)
 
@@ -74,6 +71,10 @@ class DiffMark(Method):
     def parts(self) -> dict[str, tuple[Any, str]]:
         return {"vae encode": (self.detector.vae, "encode"), "decode": (self.codec, "decode")}
 
+    @cached_property
+    def digest(self) -> str:
+        """Of the codec's weights."""
+        return weights_digest(self.codec.encoder, self.codec.decoder)
+
     def fingerprint(self) -> dict[str, Any]:
-        weights = weights_digest(self.codec.encoder, self.codec.decoder)
-        return {"method": "diffmark", "sampling": asdict(self.sampling), "codec": weights}
+        return {"method": "diffmark", "sampling": asdict(self.sampling), "codec": self.digest}

@@ -2,8 +2,8 @@
 
 The attacker averages n marked images of one secret and subtracts the average of n unmarked ones of other prompts:
 what is left is an estimate of the mark. Subtracted from a marked image it removes the mark; added to another image
-it forges it. The averages are of pixels, or of latents where the attacker has the family's autoencoder. With a fresh
-secret for every image there is nothing to average.
+it forges it. The averages are of pixels, or of latents where the attacker has the family's autoencoder. With a
+fresh secret for every image there is nothing to average.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from diffmark.evaluation.metrics import psnr
 from diffmark.methods.base import Method
 from diffmark.methods.diffmark import DiffMark
 
-SHOWN = 3  # pictures
+SHOWN = 3  # pictures of the first method; one of every other
 AVERAGED = 64  # deltas, for their spectrum
 POINTS = 300  # of a training curve
 CURVES = ("accuracy", "measured_accuracy", "measured_psnr", "delta_deviation", "loss")
@@ -23,8 +23,8 @@ CURVES = ("accuracy", "measured_accuracy", "measured_psnr", "delta_deviation", "
 
 def signal(lab: Lab) -> Iterator[Row]:
     """Pictures with and without the mark; delta by channel and its spectrum; how training went."""
-    orders = lab.orders(min(SHOWN, lab.extent.victims))
-    for method in lab.methods:
+    for number, method in enumerate(lab.methods):
+        orders = lab.orders(1 if number else min(SHOWN, lab.extent.victims))
         for plain, marked, order in zip(lab.plain(orders), lab.marked(method, orders), orders, strict=True):
             yield _pair(method, plain, marked, order.prompt)
         if isinstance(method, DiffMark):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from PIL import Image
+
 from diffmark.attacks import ATTACKS
 from diffmark.evaluation.lab import Lab, Row
 from diffmark.evaluation.metrics import bit_figures, quality_figures, share
@@ -30,5 +32,9 @@ def transfer(lab: Lab) -> Iterator[Row]:
                 row |= bit_figures(reading.margins, reading.secrets)
                 row["tpr"] = share(reading.scores >= threshold)
                 if attack is None:
-                    row |= quality_figures(lab.plain(orders, studio), lab.marked(moved, orders, studio))
+                    row |= _quality(lab, lab.plain(orders, studio), lab.marked(moved, orders, studio))
                 yield row
+
+
+def _quality(lab: Lab, plain: list[Image.Image], marked: list[Image.Image]) -> Row:
+    return lab.meter.do("compare pictures", len(plain), lambda: quality_figures(plain, marked), lambda: {})

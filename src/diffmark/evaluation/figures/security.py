@@ -13,7 +13,7 @@ AIMS = {"remove": "mark subtracted from marked images", "forge": "mark added to 
 def averaging(rows: list[Row]) -> Any:
     """Bit accuracy after removing or forging with an average of n images, in pixels and in latents."""
     spaces = distinct(rows, "space")
-    figure, axes = grid(2 * len(spaces), 2, width=11, height=2.7, sharex=True, sharey=True)
+    figure, axes = grid(2 * len(spaces), 2, width=11, height=2.7, sharey=True)
     panels = [(space, aim) for space in spaces for aim in AIMS]
     for axis, (space, aim) in zip(axes, panels, strict=True):
         lines = dict.fromkeys((row["method"], row["secrets"]) for row in rows)
@@ -23,11 +23,9 @@ def averaging(rows: list[Row]) -> Any:
             label = f"{method}, {'one secret' if secrets == 'one' else 'fresh secrets'}"
             points = [r["seen"] for r in chosen], [r["bit_accuracy"] for r in chosen]
             axis.plot(*points, "o-", ms=3, color=COLOURS[number % len(COLOURS)], label=label)
-        axis.set(xscale="log", ylim=(-0.03, 1.05))
+        axis.set(xscale="log", ylim=(-0.03, 1.05), xlabel="marked images seen", ylabel="bit accuracy")
         axis.set_title(f"{AIMS[aim]}, averages of {space}", fontsize=10)
         chance_line(axis)
-    figure.supxlabel("marked images seen", fontsize=10)
-    figure.supylabel("bit accuracy", fontsize=10)
     legend_below(figure, axes[0])
     return figure
 
