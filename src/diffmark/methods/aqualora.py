@@ -80,10 +80,11 @@ class MessageLora(nn.Module):
         config = LoraConfig(r=rank, lora_alpha=rank, target_modules=TARGETS)
         self.unet = inject_adapter_in_model(config, unet, ADAPTER)
         inner = {n: m for n, m in unet.named_modules() if n.endswith(f"lora_A.{ADAPTER}")}
-        self.scales = nn.ModuleDict({name.replace(".", "-"): nn.Linear(bits, rank) for name in inner})
+        scales = {name: nn.Linear(bits, rank) for name in inner}
+        self.scales = nn.ModuleDict({name.replace(".", "-"): scale for name, scale in scales.items()})
         self._messages = torch.zeros(1, bits)
         for name, module in inner.items():
-            scale = self.scales[name.replace(".", "-")]
+            scale = scales[name]
             nn.init.normal_(scale.weight, std=bits**-0.5)
             nn.init.zeros_(scale.bias)
             module.register_forward_hook(lambda _module, _given, out, scale=scale: self._scaled(scale, out))

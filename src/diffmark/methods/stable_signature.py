@@ -44,6 +44,9 @@ CELL = 8  # pixels that the decoder makes of a latent, each way
 class Extractor(nn.Module):
     """Images (B, 3, H, W) in [-1, 1], sides multiples of 8, to whitened logits (B, bits)."""
 
+    mean: Tensor
+    whitening: Tensor
+
     def __init__(self, bits: int = 48, width: int = 48) -> None:
         super().__init__()
         self.network = nn.Sequential(
