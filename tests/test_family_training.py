@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,15 @@ from diffmark.injection import Injection
 from diffmark.training.chance import Chance
 from diffmark.training.channel import measure_channel
 from diffmark.training.distillation import DistillationConfig, distil
-from diffmark.training.family import FamilyConfig, Ground, StageConfig, delta_of, start_spread, train_stage
+from diffmark.training.family import (
+    FamilyConfig,
+    Ground,
+    StageConfig,
+    delta_of,
+    read_family_config,
+    start_spread,
+    train_stage,
+)
 from diffmark.training.ground import prepare_ground
 from diffmark.training.hosts import draw_hosts
 from diffmark.training.lessons import make_lessons
@@ -194,3 +203,11 @@ def test_ground_names_what_does_not_fit(teacher, photographs, tmp_path):
         StageConfig(attacks={"flood": 1.0})
     with pytest.raises(ValueError, match="crops"):
         StageConfig(crops=20)
+
+
+@pytest.mark.parametrize("name", ["sd", "sdxl", "sd3", "flux"])
+def test_every_committed_run_file_of_a_family_is_read(name):
+    folder = Path(__file__).parents[1] / "configs"
+    config = read_family_config(folder / f"family_{name}.toml")
+    assert (config.codec.length, config.codec.injection.mode) == (64, "final")
+    assert config.codec.channels == (16 if name in ("sd3", "flux") else 4)

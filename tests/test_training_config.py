@@ -9,7 +9,7 @@ from diffmark.training.config import TrainingConfig, read_config
 FOLDER = Path(__file__).parents[1] / "configs"
 CONFIGS = [
     *FOLDER.glob("ablations/*.toml"),
-    *(p for p in FOLDER.glob("*.toml") if "[codec]" in p.read_text()),
+    *(p for p in FOLDER.glob("*.toml") if not p.stem.startswith("family_") and "[codec]" in p.read_text()),
 ]
 
 
