@@ -7,10 +7,12 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -234,6 +236,46 @@ def test_object_stores_through_fsspec(settings):
     rows = [row for name in files for row in pq.read_table(memory.open(name)).to_pylist()]
     assert {row["source"] for row in rows} == {f"memory:///bucket/in/{seed}.png" for seed in range(6)}
     memory.rm("/bucket", recursive=True)
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """An S3 server of our own (moto's), with an empty bucket."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    names = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in {**names, "AWS_ENDPOINT_URL": address}.items():
+        monkeypatch.setenv(name, value)
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", address.rsplit(":", 1)[1]]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        system = fsspec.filesystem("s3", skip_instance_cache=True)
+        for attempt in range(120):
+            try:
+                system.mkdir("bucket")
+                break
+            except OSError:
+                assert server.poll() is None, attempt
+                time.sleep(0.5)
+        yield system
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_s3_from_bucket_to_bucket(s3, settings):
+    for seed in range(4):
+        s3.pipe_file(f"bucket/in/{seed}.png", png(seed))
+    s3.pipe_file("bucket/in/broken.png", b"junk")
+    assert run("s3://bucket/in", "s3://bucket/out", settings) == {"undecided": 4, "error": 1}
+    s3.pipe_file("bucket/in/new.png", png(9))
+    assert run("s3://bucket/in", "s3://bucket/out", settings) == {"undecided": 1}
+    s3.invalidate_cache()
+    rows = pq.read_table("bucket/out", filesystem=s3).to_pylist()
+    assert sorted(row["source"] for row in rows) == sorted(
+        f"s3://bucket/in/{name}.png" for name in (0, 1, 2, 3, "broken", "new")
+    )
 
 
 def test_a_partial_file_of_a_killed_audit_goes_away(tmp_path):

@@ -46,8 +46,15 @@ class Results:
 
     def files(self) -> list[str]:
         """The Parquet files."""
-        names = self.system.ls(self.path, detail=False)
-        return sorted(name for name in names if name.endswith(".parquet"))
+        return sorted(name for name in self._names() if name.endswith(".parquet"))
+
+    def _names(self) -> list[str]:
+        """What the folder holds now; an object store has no empty folders."""
+        self.system.invalidate_cache(self.path)
+        try:
+            return self.system.ls(self.path, detail=False)
+        except FileNotFoundError:
+            return []
 
     def add(self, table: pa.Table) -> None:
         """Rows to be written soon."""
@@ -91,7 +98,7 @@ class Results:
                 raise ValueError(
                     f"{self.place} holds an audit with another {', '.join(changed)}: choose another --out"
                 )
-        elif self.system.ls(self.path, detail=False):
+        elif self._names():
             raise FileExistsError(f"{self.place} is not empty and holds no audit: choose another --out")
         else:
             self._put(HEAD, json.dumps(config).encode())

@@ -51,6 +51,7 @@ def find(place: str, column: str | None = None, out: str | None = None) -> tuple
     What lies in the folder `out` is passed over: rows of an audit are not its input.
     """
     system, path = fsspec.core.url_to_fs(place)
+    system.invalidate_cache()  # what an earlier audit of this process has listed may have changed
     if system.isdir(path):
         names = sorted(
             name for name in system.find(path) if _suffix(name) in EXTENSIONS or _is_container(name)
