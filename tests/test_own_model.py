@@ -10,6 +10,7 @@ from conftest import _build, tiny_codec
 from PIL import Image
 
 from diffmark import cli
+from diffmark.calibration import Calibration
 from diffmark.codec import Codec
 from diffmark.injection import Injection
 from diffmark.own_model import calibrate
@@ -83,3 +84,13 @@ def test_the_command_writes_a_calibrated_codec(pictures, tmp_path, monkeypatch, 
     assert calibration is not None
     assert calibration.measured == printed
     assert printed["marked"] == 4
+
+
+def test_the_stricter_of_two_calibrations_holds_for_both():
+    easy, hard = Calibration.measure(np.linspace(0, 1, 2000)), Calibration.measure(np.linspace(0, 3, 500))
+    both = hard.stricter(easy)
+    assert both.negatives == 500
+    for score in (0.5, 0.9995, 2.0, 2.99, 5.0):
+        assert both.p_value(score) >= max(easy.p_value(score), hard.p_value(score))
+    assert both.p_value(5.0) == hard.smallest
+    assert easy.stricter(hard).tail == both.tail

@@ -40,6 +40,12 @@ class Calibration:
         tail = [(p, float(ordered[int(p * (count + 1)) - 1])) for p in TAIL if 1 <= p * (count + 1) <= count]
         return cls(count, tuple(tail), measured or {})
 
+    def stricter(self, other: Calibration) -> Calibration:
+        """At each tail the higher score of the two: its p-values hold for the images of either."""
+        there = dict(other.tail)
+        tail = tuple((p, max(score, there[p])) for p, score in self.tail if p in there)
+        return Calibration(min(self.negatives, other.negatives), tail, {**other.measured, **self.measured})
+
     @property
     def smallest(self) -> float:
         """The smallest p-value that it can state."""

@@ -20,9 +20,16 @@ def calibrate(
     crops: Annotated[int, typer.Option(min=0, help="Unmarked crops a picture.")] = 4,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of secrets and crops.")] = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the codec's calibration of before.")] = False,
+    half: Annotated[bool, typer.Option("--half", help="Write weights in half precision.")] = False,
 ) -> None:
-    """Measure bit accuracy, PSNR and false positives on your own model, and calibrate a codec for it."""
+    """Measure bit accuracy, PSNR and false positives on your own model, and calibrate a codec for it.
+
+    Blind verdicts are then as strict as both these images and those of the calibration before ask for.
+    """
     import shutil
+
+    import torch
 
     from diffmark.cli.detect import expand
     from diffmark.codec import Codec, find_codec
@@ -36,9 +43,11 @@ def calibrate(
     place = find_device(device)
     loaded, autoencoder = Codec.from_pretrained(codec).to(place), load_vae(model).float().to(place)
     paths = list(expand([str(images)], []))[:count]
-    loaded.calibration = measure(loaded, autoencoder, track(paths, "measuring", len(paths)), crops, seed)
+    found = measure(loaded, autoencoder, track(paths, "measuring", len(paths)), crops, seed)
+    before = None if fresh else loaded.calibration
+    loaded.calibration = found.stricter(before) if before else found
     loaded.provenance = {**loaded.provenance, "calibrated_on": model}
-    loaded.cpu().save_pretrained(out)
+    loaded.cpu().save_pretrained(out, dtype=torch.float16 if half else torch.float32)
     own = find_codec(codec) / "vae"
     if own.is_dir() and own.resolve() != (out / "vae").resolve():
         shutil.copytree(own, out / "vae", dirs_exist_ok=True)
