@@ -240,7 +240,9 @@ def test_object_stores_through_fsspec(settings):
 
 @pytest.fixture
 def s3(monkeypatch):
-    """An S3 server of our own (moto's), with an empty bucket."""
+    """An S3 server of our own, with an empty bucket: `pip install moto[server] s3fs`, which pip takes minutes for."""
+    for name in ("moto", "s3fs"):
+        pytest.importorskip(name)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
