@@ -240,7 +240,7 @@ def test_object_stores_through_fsspec(settings):
 
 @pytest.fixture
 def s3(monkeypatch):
-    """An S3 server of our own, with an empty bucket: `pip install moto[server] s3fs`, which pip takes minutes for."""
+    """An S3 server of our own, with an empty bucket: needs moto[server] and s3fs, which pip takes minutes for."""
     for name in ("moto", "s3fs"):
         pytest.importorskip(name)
     with socket.socket() as free:
