@@ -3,7 +3,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -195,22 +194,9 @@ def test_the_report_shows_every_experiment(report, tmp_path):
     assert "Nothing to show yet" in page  # ablations
 
 
-@pytest.fixture
-def browser():
-    """Debian's Chromium, without a window."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="not tested in a browser: no playwright")
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("not tested in a browser: no chromium (apt-get install chromium)")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)], ids=["desk", "phone"])
-def test_the_report_in_a_browser(report, browser, width, height):
-    page = browser.new_page(viewport={"width": width, "height": height})
+def test_the_report_in_a_browser(report, chromium, width, height):
+    page = chromium.new_page(viewport={"width": width, "height": height})
     said = []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from browser import chromium, load_screenshots  # noqa: F401  # a fixture
+from browser import load_screenshots
 from PIL import Image
 
 from diffmark.detection import Detector
@@ -56,7 +56,7 @@ def site(tmp_path_factory):
 
 
 @pytest.fixture
-def visit(site, chromium):  # noqa: F811
+def visit(site, chromium):
     """`visit(role)`: a page where that role is signed in; it must end without errors of any kind."""
     opened = []
 
