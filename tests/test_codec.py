@@ -16,6 +16,7 @@ from diffmark.codec import (
     SecretDecoder,
     bundled_codecs,
     stretch,
+    whiten,
 )
 from diffmark.injection import Injection
 from diffmark.secret import random_secrets
@@ -205,3 +206,35 @@ def test_calibration_counts_conservatively():
         assert calibration.p_value(score) >= (1000 - score) / 1001
     with pytest.raises(ValueError, match="at least 20"):
         Calibration.measure([1, 2])
+
+
+def test_whitening_takes_the_picture_out_and_leaves_the_mark():
+    torch.manual_seed(0)
+    ramp = torch.linspace(-2, 2, 32).expand(1, 4, 32, 32)
+    inner = (..., slice(2, -2), slice(2, -2))
+    assert whiten(ramp)[inner].abs().max() < 1e-3  # a smooth picture is nothing
+    mark = 0.1 * torch.randn(1, 4, 32, 32)
+    rough = torch.where(torch.arange(32) < 16, 0.0, 1.0) * torch.randn(1, 4, 32, 32)
+    white = whiten(ramp + mark + rough)
+    left, right = white[..., 2:13].std(), white[..., 19:-2].std()
+    assert float(left) == pytest.approx(float(right), rel=0.15)  # rough places count no more than smooth ones
+    cosine = torch.nn.functional.cosine_similarity(white[..., :13].flatten(), mark[..., :13].flatten(), dim=0)
+    assert cosine > 0.8
+
+
+def test_a_matched_filter_reads_what_it_is_matched_to():
+    """Filters equal to the deltas of the bits read a mark that is lost in the latents of a picture."""
+    torch.manual_seed(0)
+    config = CodecConfig(
+        length=8, height=32, width=32, decoder_widths=(4,), decoder_hidden=(), matched_filter=True
+    )
+    decoder = SecretDecoder(config).eval()
+    codes = torch.randn(8, 4, 32, 32).sign()
+    secrets = torch.randint(0, 2, (16, 8))
+    delta = torch.einsum("bl,lchw->bchw", 2.0 * secrets - 1, codes) * 0.02
+    picture = torch.randn(16, 4, 32, 32).cumsum(2).cumsum(3) / 10
+    silent = decoder(picture + delta)
+    assert (silent.argmax(-1) == secrets).float().mean() < 0.8  # not yet
+    with torch.no_grad():
+        decoder.filters.weight.copy_(codes.flatten(1))
+    assert (decoder(picture + delta).argmax(-1) == secrets).float().mean() > 0.97

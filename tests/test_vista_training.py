@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from diffmark.vista.autoencoder import PatchAutoencoder
+from diffmark.vista.paint import paint
+from diffmark.vista.scenes import possible_objects, random_scene, twin_scene
 from diffmark.vista.training.autoencoder import (
     AutoencoderConfig,
     AutoencoderJob,
@@ -23,7 +25,14 @@ from diffmark.vista.training.compression import (
     train_compression,
 )
 from diffmark.vista.training.config import LoopConfig, from_dict, read_config
-from diffmark.vista.training.data import encoded, painted, photographs
+from diffmark.vista.training.data import (
+    Landscapes,
+    encoded,
+    landscapes,
+    painted,
+    photographs,
+    places,
+)
 from diffmark.vista.training.lcm import LCMConfig, boundary_scalings, guidance_embedding, train_lcm
 from diffmark.vista.training.loop import Chance, learning_rate, train
 from diffmark.vista.training.unet import UNetConfig, UNetJob, build_pipeline, train_unet
@@ -91,11 +100,35 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     assert losses[0] == losses[1]
 
 
+def landscapes_of(latents: torch.Tensor, places: torch.Tensor | None = None) -> Landscapes:
+    return Landscapes([random_scene(i) for i in range(len(latents))], latents, places)
+
+
+def test_twins_differ_in_their_objects_alone(tmp_path: Path) -> None:
+    count = 4
+    data = landscapes(tiny_vae(), tmp_path, count, small_things=True, twins=True)
+    assert data.places is not None
+    assert len(data.scenes) == len(data.latents) == len(data.places) == 2 * count
+    things = [places(tmp_path, count, scene_of=kind) for kind in (random_scene, twin_scene)]
+    either = torch.from_numpy(things[0] | things[1])
+    assert torch.equal(data.places[:count], data.places[count:])
+    assert not (data.places[:count] & ~either).any()
+    for i in range(count):
+        scene, twin = data.scenes[i], data.scenes[i + count]
+        assert dataclasses.replace(twin, objects=scene.objects) == scene
+        assert not set(scene.objects) & set(twin.objects)
+        assert {*scene.objects, *twin.objects} == set(possible_objects(scene.ground))
+        same = (paint(scene) == paint(twin)).all(-1)
+        assert not same.all()
+        if scene.weather not in ("foggy", "stormy"):  # their veils are drawn after the objects
+            assert same.reshape(32, 8, 32, 8).mean((1, 3))[~either[i].numpy()].min() > 0.8
+
+
 def test_a_resumed_unet_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     latents = torch.randn(4, 4, 8, 8, generator=torch.Generator().manual_seed(0))
 
     def run(folder: str, stop: int | None = None) -> dict:
-        job = UNetJob(UNET, latents, build_pipeline(tiny_vae(), UNET, tmp_path / folder))
+        job = UNetJob(UNET, landscapes_of(latents), build_pipeline(tiny_vae(), UNET, tmp_path / folder))
         return train(job, LOOP, tmp_path / folder, stop)
 
     whole = run("whole")
@@ -109,7 +142,8 @@ def test_emphasis_weighs_the_places_of_small_things(tmp_path: Path) -> None:
     config = dataclasses.replace(UNET, emphasis=3.0)
 
     def loss(places: torch.Tensor | None) -> float:
-        return UNetJob(config, latents, pipeline, places).loss(0, Chance.of_step(0, 0))[0].item()
+        job = UNetJob(config, landscapes_of(latents, places), pipeline)
+        return job.loss(0, Chance.of_step(0, 0))[0].item()
 
     assert loss(torch.ones(4, 8, 8, dtype=torch.bool)) == pytest.approx(4 * loss(None), rel=1e-5)
     assert loss(torch.zeros(4, 8, 8, dtype=torch.bool)) == pytest.approx(loss(None), rel=1e-5)

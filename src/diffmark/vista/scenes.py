@@ -4,7 +4,7 @@ A `Scene` is a list of attributes and a seed; `diffmark.vista.paint.paint` makes
 is a function of the seed: the same seed gives the same attributes, captions and pixels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -80,6 +80,13 @@ def random_scene(seed: int) -> Scene:
         celestial=str(rng.choice(possible_celestials(time, weather))),
         objects=tuple(objects),
     )
+
+
+def twin_scene(seed: int) -> Scene:
+    """The scene of a seed with the objects that it could have and has not: the same landscape otherwise."""
+    scene = random_scene(seed)
+    others = [name for name in possible_objects(scene.ground) if name not in scene.objects]
+    return replace(scene, objects=tuple(others))
 
 
 # Several ways to say each thing. The first is the plainest and is the one used for measuring.

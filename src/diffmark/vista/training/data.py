@@ -1,6 +1,7 @@
 """Pictures and latents for training: painted once, kept as arrays on disk, read by index."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from diffmark.vista.paint import paint, places_of_things
-from diffmark.vista.scenes import random_scene
+from diffmark.vista.scenes import Scene, random_scene, twin_scene
 
 Picture = NDArray[np.uint8]
 
@@ -23,35 +24,84 @@ def painted(
     size: int = 256,
     first_seed: int = 0,
     look: Callable[[Picture], Picture] | None = None,
+    scene_of: Callable[[int], Scene] = random_scene,
 ) -> Picture:
     """The scenes `first_seed` ... as (count, size, size, 3) uint8, painted into `folder` if not yet there."""
-    name = "" if look is None else f"-{look.__name__}"
+    name = _kind(look, scene_of)
     path = folder / f"scenes-{first_seed}-{count}-{size}{name}.npy"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         pictures = np.lib.format.open_memmap(partial, "w+", np.uint8, (count, size, size, 3))
         for i in tqdm(range(count), desc="painting", disable=None):
-            picture = paint(random_scene(first_seed + i), size)
+            picture = paint(scene_of(first_seed + i), size)
             pictures[i] = picture if look is None else look(picture)
         pictures.flush()
         partial.replace(path)
     return np.load(path, mmap_mode="r")
 
 
-def places(folder: Path, count: int, size: int = 32) -> NDArray[np.bool_]:
+def places(
+    folder: Path, count: int, size: int = 32, scene_of: Callable[[int], Scene] = random_scene
+) -> NDArray[np.bool_]:
     """Latents that show a small thing of the scenes 0 ..., (count, size, size), found once and kept in `folder`."""
-    path = folder / f"places-{count}-{size}.npy"
+    path = folder / f"places-{count}-{size}{_kind(None, scene_of)}.npy"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         found = np.zeros((count, size, size), bool)
         for i in tqdm(range(count), desc="finding things", disable=None):
-            pixels = places_of_things(random_scene(i))
+            pixels = places_of_things(scene_of(i))
             found[i] = pixels.reshape(size, pixels.shape[0] // size, size, -1).mean((1, 3)) > 0.1
         partial = path.with_suffix(".partial.npy")
         np.save(partial, found)
         partial.replace(path)
     return np.load(path)
+
+
+def _kind(look: Callable[[Picture], Picture] | None, scene_of: Callable[[int], Scene]) -> str:
+    """What tells a cached file of other pictures from one of plain scenes."""
+    others = [] if scene_of is random_scene else [scene_of.__name__]
+    return "".join(f"-{name}" for name in [*([look.__name__] if look else []), *others])
+
+
+@dataclass(frozen=True)
+class Landscapes:
+    """What a denoiser learns from: scenes, their latents (n, 4, 32, 32) and where small things are (n, 32, 32)."""
+
+    scenes: Sequence[Scene]
+    latents: Tensor
+    places: Tensor | None = None
+
+    def emphasised(self, error: Tensor, emphasis: float, picked: NDArray[np.int64]) -> Tensor:
+        """An error (B, C, H, W) of the scenes `picked`, 1 + `emphasis` times itself where a small thing is."""
+        if self.places is None:
+            return error
+        return error * (1 + emphasis * self.places[torch.from_numpy(picked)][:, None])
+
+
+def landscapes(
+    vae: Any,
+    folder: Path,
+    count: int,
+    look: Callable[[Picture], Picture] | None = None,
+    small_things: bool = False,
+    twins: bool = False,
+) -> Landscapes:
+    """The scenes 0 ... `count` - 1, with the places of `small_things`, and the `twins` of all.
+
+    A scene and its twin differ in their objects alone. With twins the small things are these: where one has a house
+    that the other has not, both are marked, so that a loss with emphasis there learns as much from the meadow
+    without it as from the one with it. Marked where it is alone, a house comes uncalled.
+    """
+    kinds = [random_scene, *([twin_scene] if twins else [])]
+    latents = torch.stack([encoded(vae, folder, count, look=look, scene_of=kind) for kind in kinds])
+    marked = None
+    if small_things:
+        marked = torch.from_numpy(np.any([places(folder, count, scene_of=kind) for kind in kinds], axis=0))
+        if twins:
+            marked &= (latents[0] - latents[1]).abs().amax(1) > 0.1
+        marked = marked.repeat(len(kinds), 1, 1)
+    return Landscapes([kind(i) for kind in kinds for i in range(count)], latents.flatten(0, 1), marked)
 
 
 def photographs(folder: Path) -> list[Picture]:
@@ -89,13 +139,14 @@ def to_uint8(images: Tensor) -> Picture:
 
 @torch.no_grad()
 def encoded(vae: Any, folder: Path, count: int, first_seed: int = 0, size: int = 256,
-            look: Callable[[Picture], Picture] | None = None) -> Tensor:  # fmt: skip
+            look: Callable[[Picture], Picture] | None = None,
+            scene_of: Callable[[int], Scene] = random_scene) -> Tensor:  # fmt: skip
     """Scaled latents of the scenes `first_seed` ..., (count, 4, size/8, size/8) float32, kept in `folder`."""
-    name = "" if look is None else f"-{look.__name__}"
+    name = _kind(look, scene_of)
     path = folder / f"latents-{first_seed}-{count}-{size}{name}.npy"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        pictures = painted(folder, count, size, first_seed, look)
+        pictures = painted(folder, count, size, first_seed, look, scene_of)
         parts = []
         for start in tqdm(range(0, count, 16), desc="encoding", disable=None):
             mean = vae.encode(to_tensor(pictures[start : start + 16])).latent_dist.mode()

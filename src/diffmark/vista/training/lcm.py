@@ -9,11 +9,11 @@ from diffusers import LatentConsistencyModelPipeline, LCMScheduler
 from torch import Tensor
 from torch.nn import functional as F
 
-from diffmark.vista.scenes import random_caption, random_scene
+from diffmark.vista.scenes import random_caption
 from diffmark.vista.training.config import LoopConfig
-from diffmark.vista.training.data import encoded, places
+from diffmark.vista.training.data import Landscapes, landscapes
 from diffmark.vista.training.loop import Chance, train
-from diffmark.vista.training.unet import build_unet, emphasised, save_pipeline
+from diffmark.vista.training.unet import build_unet, save_pipeline
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class LCMConfig:
     solver_steps: int = 50  # of the teacher's DDIM trajectory; a step of it is skipped at a time
     huber: float = 0.01
     emphasis: float = 0.0  # more weight where a sun, a moon or an object is
+    twins: bool = False  # each scene also with the objects that it has not
 
 
 def boundary_scalings(
@@ -50,11 +51,9 @@ def guidance_embedding(guidance: Tensor, width: int) -> Tensor:
 class LCMJob:
     """One step of the consistency function must agree with a guided solver step of the teacher before it."""
 
-    def __init__(
-        self, config: LCMConfig, latents: Tensor, teacher: Any, places: Tensor | None = None
-    ) -> None:
+    def __init__(self, config: LCMConfig, data: Landscapes, teacher: Any) -> None:
         torch.manual_seed(config.loop.seed)
-        self.config, self.latents, self.teacher, self.places = config, latents, teacher, places
+        self.config, self.data, self.teacher = config, data, teacher
         for part in (teacher.unet, teacher.text_encoder):
             part.requires_grad_(False).eval()
         made = teacher.unet.config
@@ -72,8 +71,8 @@ class LCMJob:
 
     def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
         config, rng = self.config, chance.numpy
-        picked = rng.integers(len(self.latents), size=config.loop.batch)
-        z0 = self.latents[torch.from_numpy(picked)].contiguous(memory_format=torch.channels_last)
+        picked = rng.integers(len(self.data.latents), size=config.loop.batch)
+        z0 = self.data.latents[torch.from_numpy(picked)].contiguous(memory_format=torch.channels_last)
         noise = torch.randn(z0.shape, generator=chance.torch)
         stride = 1000 // config.solver_steps
         late = torch.randint(1, config.solver_steps + 1, (len(z0),), generator=chance.torch) * stride - 1
@@ -82,7 +81,7 @@ class LCMJob:
         guidance = config.guidance_low + span * torch.rand(len(z0), generator=chance.torch)
         z_late = self.teacher.scheduler.add_noise(z0, noise, late)
         with torch.no_grad():
-            captions = [random_caption(random_scene(int(i)), rng) for i in picked]
+            captions = [random_caption(self.data.scenes[i], rng) for i in picked]
             text, empty = self._text(captions), self._text([""] * len(z0))
             both = self.teacher.unet(
                 torch.cat([z_late] * 2), torch.cat([late] * 2), torch.cat([empty, text])
@@ -95,7 +94,7 @@ class LCMJob:
         with torch.no_grad():
             target = self.consistent(z_early, early, text, embedding)
         error = ((student - target).pow(2) + config.huber**2).sqrt() - config.huber
-        return emphasised(error, config.emphasis, self.places, picked).mean(), {
+        return self.data.emphasised(error, config.emphasis, picked).mean(), {
             "mse": F.mse_loss(student, target)
         }
 
@@ -120,9 +119,10 @@ class LCMJob:
 
 def train_lcm(config: LCMConfig, folder: Path, teacher: Any, stop_after: int | None = None) -> Any:
     """Distil `teacher`, an epsilon pipeline, and save the LCM pipeline to `folder/model`."""
-    latents = encoded(teacher.vae.eval(), folder.parent / "cache", config.scenes)
-    small = torch.from_numpy(places(folder.parent / "cache", config.scenes)) if config.emphasis else None
-    job = LCMJob(config, latents, teacher, small)
+    data = landscapes(
+        teacher.vae.eval(), folder.parent / "cache", config.scenes, None, config.emphasis > 0, config.twins
+    )
+    job = LCMJob(config, data, teacher)
     job.model.load_state_dict(train(job, config.loop, folder, stop_after))
     pipeline: Any = LatentConsistencyModelPipeline(
         vae=teacher.vae,

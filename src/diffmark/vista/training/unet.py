@@ -4,17 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from diffmark.vista.looks import LOOK_PHRASES, LOOKS
-from diffmark.vista.scenes import random_caption, random_scene
+from diffmark.vista.scenes import random_caption
 from diffmark.vista.text import build_text_encoder, build_tokenizer, with_strange_word
 from diffmark.vista.training.config import LoopConfig
-from diffmark.vista.training.data import encoded, places
+from diffmark.vista.training.data import Landscapes, landscapes
 from diffmark.vista.training.loop import Chance, train
 
 
@@ -33,8 +31,9 @@ class UNetConfig:
     min_snr: float = 5.0
     noise_offset: float = 0.1  # of its mean: else the noise gives the brightness away, and nights are grey
     coarse: float = 0.5  # weights grow with alpha_bar ** -coarse: layout and colours are learned sooner
-    emphasis: float = (
-        0.0  # more weight where a sun, a moon or an object is: else small things are learned last
+    emphasis: float = 0.0  # more weight where a small thing is: else suns and houses are learned last
+    twins: bool = (
+        False  # each scene also with the objects that it has not: else prompts do not decide on them
     )
     look: str = ""  # of the pictures: photographic, oil or ink; plain if empty
     look_share: float = 0.5  # of captions that name the look
@@ -93,24 +92,17 @@ def build_pipeline(vae: Any, config: UNetConfig, folder: Path) -> Any:
     )
 
 
-def emphasised(error: Tensor, emphasis: float, places: Tensor | None, picked: NDArray[np.int64]) -> Tensor:
-    """An error (B, C, H, W) of the scenes `picked`, 1 + `emphasis` times itself where a small thing is."""
-    return error if places is None else error * (1 + emphasis * places[torch.from_numpy(picked)][:, None])
-
-
 class UNetJob:
-    """Denoising with min-SNR weights (Hang et al. 2023); latents[i] (4, 32, 32) belongs to scene i."""
+    """Denoising with min-SNR weights (Hang et al. 2023)."""
 
-    def __init__(
-        self, config: UNetConfig, latents: Tensor, pipeline: Any, places: Tensor | None = None
-    ) -> None:
-        self.config, self.latents, self.places = config, latents, places
+    def __init__(self, config: UNetConfig, data: Landscapes, pipeline: Any) -> None:
+        self.config, self.data = config, data
         self.tokenizer, self.scheduler = pipeline.tokenizer, pipeline.scheduler
         self.model = nn.ModuleDict({"unet": pipeline.unet, "text_encoder": pipeline.text_encoder})
 
     def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
-        picked = chance.numpy.integers(len(self.latents), size=self.config.loop.batch)
-        z0 = self.latents[torch.from_numpy(picked)].contiguous(memory_format=torch.channels_last)
+        picked = chance.numpy.integers(len(self.data.latents), size=self.config.loop.batch)
+        z0 = self.data.latents[torch.from_numpy(picked)].contiguous(memory_format=torch.channels_last)
         noise = torch.randn(z0.shape, generator=chance.torch)
         offset = torch.randn(z0.shape[0], z0.shape[1], 1, 1, generator=chance.torch)
         noise = noise + self.config.noise_offset * offset
@@ -121,7 +113,7 @@ class UNetJob:
         target = noise if self.config.prediction == "epsilon" else self.scheduler.get_velocity(z0, noise, t)
         error = (prediction - target).pow(2)
         figures = {"mse": error.mean()}
-        error = emphasised(error, self.config.emphasis, self.places, picked)
+        error = self.data.emphasised(error, self.config.emphasis, picked)
         return (error.mean((1, 2, 3)) * self._weight(t)).mean(), figures
 
     def text_states(self, captions: list[str]) -> Tensor:
@@ -133,7 +125,7 @@ class UNetJob:
         rng, config = chance.numpy, self.config
         if rng.random() < config.empty_share:
             return ""
-        caption = random_caption(random_scene(index), rng)
+        caption = random_caption(self.data.scenes[index], rng)
         if config.look and rng.random() < config.look_share:
             caption = f"{LOOK_PHRASES[config.look]} {caption}"
         return with_strange_word(caption, rng) if rng.random() < config.strange_share else caption
@@ -148,9 +140,9 @@ class UNetJob:
 def train_unet(config: UNetConfig, folder: Path, pipeline: Any, stop_after: int | None = None) -> Any:
     """Train the UNet and the text encoder of `pipeline` and save it to `folder/model`."""
     look = LOOKS[config.look] if config.look else None
-    latents = encoded(pipeline.vae.eval(), folder.parent / "cache", config.scenes, look=look)
-    small = torch.from_numpy(places(folder.parent / "cache", config.scenes)) if config.emphasis else None
-    job = UNetJob(config, latents, pipeline, small)
+    cache = folder.parent / "cache"
+    data = landscapes(pipeline.vae.eval(), cache, config.scenes, look, config.emphasis > 0, config.twins)
+    job = UNetJob(config, data, pipeline)
     job.model.load_state_dict(train(job, config.loop, folder, stop_after))
     job.model.eval()
     save_pipeline(pipeline, folder / "model")
