@@ -80,6 +80,18 @@ def test_bundled_files_name_no_folder_and_are_half_precision(folder: Path) -> No
         bundle_model(folder / "tiny/scheduler", folder / "nothing")
 
 
+def test_a_bundled_sibling_links_to_the_autoencoder(folder: Path) -> None:
+    for _ in range(2):  # a second time over the first
+        bundle_model(folder / "saved", folder / "sibling", vae=folder / "tiny/vae")
+    link = folder / "sibling/vae"
+    assert link.is_symlink() and not link.readlink().is_absolute()
+    linked, copied = (
+        StableDiffusionPipeline.from_pretrained(folder / name).vae.state_dict()
+        for name in ("sibling", "tiny")
+    )
+    assert all(torch.equal(linked[name], copied[name]) for name in copied)
+
+
 def test_a_seed_is_one_image_and_guidance_changes_it(pipeline: Any) -> None:
     image = run(pipeline, PROMPT, guidance_scale=3.0)
     assert np.array_equal(image, run(pipeline, PROMPT, guidance_scale=3.0))

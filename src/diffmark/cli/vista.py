@@ -225,8 +225,11 @@ def train_lcm_command(config: Config, base: Base = "vista", runs: Runs = RUNS, s
 def bundle(
     run: Annotated[Path, typer.Argument(help="Folder that a training command saved.", exists=True)],
     out: Annotated[Path, typer.Argument(help="Folder of the model to write.")],
+    vae: Annotated[
+        Path | None, typer.Option(help="Folder of the same autoencoder, to link to.", exists=True)
+    ] = None,
 ) -> None:
     """Write a trained model as half-precision safetensors, ready to commit."""
     from diffmark.vista.bundle import bundle_model
 
-    typer.echo(f"{out}: {bundle_model(run, out) / 1e6:.1f} MB")
+    typer.echo(f"{out}: {bundle_model(run, out, vae) / 1e6:.1f} MB")

@@ -1,6 +1,7 @@
 """Turn a trained model into the folder that is committed: half precision, safetensors, nothing else."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -8,15 +9,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 
-def bundle_model(source: Path, target: Path) -> int:
-    """Copy a pipeline or a single model from `source` to `target` in half precision; returns its bytes."""
+def bundle_model(source: Path, target: Path, vae: Path | None = None) -> int:
+    """Copy a pipeline or a single model from `source` to `target` in half precision; returns its bytes.
+
+    `vae` is the folder of an autoencoder that the repository already has: `target` gets a link to it, no copy.
+    """
     if not any((source / name).exists() for name in ("model_index.json", "config.json")):
         raise FileNotFoundError(
             f"{source}: no model_index.json or config.json in it; is it a `model` folder?"
         )
     for path in sorted(source.rglob("*")):
         copy = target / path.relative_to(source)
-        if path.is_dir():
+        if path.is_dir() or (vae is not None and source / "vae" in path.parents):
             continue
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".safetensors":
@@ -26,6 +30,10 @@ def bundle_model(source: Path, target: Path) -> int:
             copy.write_text(_without_paths(path.read_text()))
         else:
             shutil.copyfile(path, copy)
+    if vae is not None:
+        link = target / "vae"
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(vae.resolve(), target.resolve()), target_is_directory=True)
     return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
 
 

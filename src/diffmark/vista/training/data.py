@@ -23,19 +23,16 @@ def painted(
     count: int,
     size: int = 256,
     first_seed: int = 0,
-    look: Callable[[Picture], Picture] | None = None,
     scene_of: Callable[[int], Scene] = random_scene,
 ) -> Picture:
     """The scenes `first_seed` ... as (count, size, size, 3) uint8, painted into `folder` if not yet there."""
-    name = _kind(look, scene_of)
-    path = folder / f"scenes-{first_seed}-{count}-{size}{name}.npy"
+    path = folder / f"scenes-{first_seed}-{count}-{size}{_kind(scene_of)}.npy"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         pictures = np.lib.format.open_memmap(partial, "w+", np.uint8, (count, size, size, 3))
         for i in tqdm(range(count), desc="painting", disable=None):
-            picture = paint(scene_of(first_seed + i), size)
-            pictures[i] = picture if look is None else look(picture)
+            pictures[i] = paint(scene_of(first_seed + i), size)
         pictures.flush()
         partial.replace(path)
     return np.load(path, mmap_mode="r")
@@ -45,7 +42,7 @@ def places(
     folder: Path, count: int, size: int = 32, scene_of: Callable[[int], Scene] = random_scene
 ) -> NDArray[np.bool_]:
     """Latents that show a small thing of the scenes 0 ..., (count, size, size), found once and kept in `folder`."""
-    path = folder / f"places-{count}-{size}{_kind(None, scene_of)}.npy"
+    path = folder / f"places-{count}-{size}{_kind(scene_of)}.npy"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         found = np.zeros((count, size, size), bool)
@@ -58,10 +55,9 @@ def places(
     return np.load(path)
 
 
-def _kind(look: Callable[[Picture], Picture] | None, scene_of: Callable[[int], Scene]) -> str:
+def _kind(*makers: Callable[..., Any] | None) -> str:
     """What tells a cached file of other pictures from one of plain scenes."""
-    others = [] if scene_of is random_scene else [scene_of.__name__]
-    return "".join(f"-{name}" for name in [*([look.__name__] if look else []), *others])
+    return "".join(f"-{maker.__name__}" for maker in makers if maker not in (None, random_scene))
 
 
 @dataclass(frozen=True)
@@ -142,14 +138,16 @@ def encoded(vae: Any, folder: Path, count: int, first_seed: int = 0, size: int =
             look: Callable[[Picture], Picture] | None = None,
             scene_of: Callable[[int], Scene] = random_scene) -> Tensor:  # fmt: skip
     """Scaled latents of the scenes `first_seed` ..., (count, 4, size/8, size/8) float32, kept in `folder`."""
-    name = _kind(look, scene_of)
-    path = folder / f"latents-{first_seed}-{count}-{size}{name}.npy"
+    path = folder / f"latents-{first_seed}-{count}-{size}{_kind(look, scene_of)}.npy"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        pictures = painted(folder, count, size, first_seed, look, scene_of)
+        pictures = painted(folder, count, size, first_seed, scene_of)
         parts = []
         for start in tqdm(range(0, count, 16), desc="encoding", disable=None):
-            mean = vae.encode(to_tensor(pictures[start : start + 16])).latent_dist.mode()
+            batch = pictures[start : start + 16]
+            if look is not None:
+                batch = np.stack([look(picture) for picture in batch])
+            mean = vae.encode(to_tensor(batch)).latent_dist.mode()
             parts.append((mean * vae.config.scaling_factor).half().numpy())
         partial = path.with_suffix(".partial.npy")
         np.save(partial, np.concatenate(parts))

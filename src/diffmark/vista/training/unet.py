@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from torch import Tensor, nn
@@ -101,12 +102,16 @@ class UNetJob:
         self.model = nn.ModuleDict({"unet": pipeline.unet, "text_encoder": pipeline.text_encoder})
 
     def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
-        picked = chance.numpy.integers(len(self.data.latents), size=self.config.loop.batch)
+        kinds = 2 if self.config.twins else 1
+        picked = chance.numpy.integers(self.config.scenes, size=self.config.loop.batch // kinds)
+        picked = np.concatenate([picked + kind * self.config.scenes for kind in range(kinds)])
         z0 = self.data.latents[torch.from_numpy(picked)].contiguous(memory_format=torch.channels_last)
-        noise = torch.randn(z0.shape, generator=chance.torch)
-        offset = torch.randn(z0.shape[0], z0.shape[1], 1, 1, generator=chance.torch)
-        noise = noise + self.config.noise_offset * offset
-        t = torch.randint(0, 1000, (len(z0),), generator=chance.torch)
+        drawn = (len(z0) // kinds, *z0.shape[1:])
+        noise = torch.randn(drawn, generator=chance.torch)
+        noise = noise + self.config.noise_offset * torch.randn(*drawn[:2], 1, 1, generator=chance.torch)
+        t = torch.randint(0, 1000, drawn[:1], generator=chance.torch)
+        # A scene and its twin get the same noise: what is left to tell them apart is what their captions say.
+        noise, t = noise.repeat(kinds, 1, 1, 1), t.repeat(kinds)
         zt = self.scheduler.add_noise(z0, noise, t)
         text = self.text_states([self._caption(int(i), chance) for i in picked])
         prediction = self.model["unet"](zt, t, text).sample
