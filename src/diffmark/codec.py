@@ -297,12 +297,13 @@ def whiten(latents: Tensor, floor: float = 0.03) -> Tensor:
     A picture's own latents are the noise that a mark is read in: strong at low frequencies, and in rough places.
     `floor` is about the error of a round trip through an autoencoder and 8 bits.
     """
+    detail = latents - local_mean(latents, 3)
+    return detail / (local_mean(detail.square(), 5) + floor**2).sqrt()
 
-    def around(values: Tensor, side: int) -> Tensor:
-        return F.avg_pool2d(F.pad(values, (side // 2,) * 4, mode="reflect"), side, stride=1)
 
-    detail = latents - around(latents, 3)
-    return detail / (around(detail.square(), 5) + floor**2).sqrt()
+def local_mean(values: Tensor, side: int) -> Tensor:
+    """The mean of (B, C, h, w) over side x side around each place; edges are mirrored."""
+    return F.avg_pool2d(F.pad(values, (side // 2,) * 4, mode="reflect"), side, stride=1)
 
 
 def bundled_codecs() -> list[str]:
