@@ -62,17 +62,37 @@ def _kind(*makers: Callable[..., Any] | None) -> str:
 
 @dataclass(frozen=True)
 class Landscapes:
-    """What a denoiser learns from: scenes, their latents (n, 4, 32, 32) and where small things are (n, 32, 32)."""
+    """What a denoiser learns from: scenes, their latents (n, 4, 32, 32) and where small things are (n, 32, 32).
+
+    With twins, the second half are the twins of the first, and small things are the objects that a scene has and
+    its twin has not.
+    """
 
     scenes: Sequence[Scene]
     latents: Tensor
     places: Tensor | None = None
+    twins: bool = False
 
     def emphasised(self, error: Tensor, emphasis: float, picked: NDArray[np.int64]) -> Tensor:
-        """An error (B, C, H, W) of the scenes `picked`, 1 + `emphasis` times itself where a small thing is."""
+        """An error (B, C, H, W) of the scenes `picked`, 1 + `emphasis` times itself where a small thing is.
+
+        With twins also where the twin has one. Else houses come uncalled: they would weigh more than meadows.
+        """
         if self.places is None:
             return error
-        return error * (1 + emphasis * self.places[torch.from_numpy(picked)][:, None])
+        places = self.places[torch.from_numpy(picked)]
+        if self.twins:
+            places = places | self.places[torch.from_numpy(self._twin(picked))]
+        return error * (1 + emphasis * places[:, None])
+
+    def uncalled(self, error: Tensor, picked: NDArray[np.int64]) -> Tensor:
+        """An error (B, C, H, W) only where `picked` have objects that their twins have not, weighed up to the whole."""
+        assert self.places is not None
+        places = self.places[torch.from_numpy(picked)][:, None].float()
+        return error * places / places.mean((1, 2, 3), keepdim=True).clamp(min=0.02)
+
+    def _twin(self, picked: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (picked + len(self.latents) // 2) % len(self.latents)
 
 
 def landscapes(
@@ -83,21 +103,16 @@ def landscapes(
     small_things: bool = False,
     twins: bool = False,
 ) -> Landscapes:
-    """The scenes 0 ... `count` - 1, with the places of `small_things`, and the `twins` of all.
-
-    A scene and its twin differ in their objects alone. With twins the small things are these: where one has a house
-    that the other has not, both are marked, so that a loss with emphasis there learns as much from the meadow
-    without it as from the one with it. Marked where it is alone, a house comes uncalled.
-    """
+    """The scenes 0 ... `count` - 1, with the places of `small_things`, and the `twins` of all."""
     kinds = [random_scene, *([twin_scene] if twins else [])]
     latents = torch.stack([encoded(vae, folder, count, look=look, scene_of=kind) for kind in kinds])
     marked = None
     if small_things:
-        marked = torch.from_numpy(np.any([places(folder, count, scene_of=kind) for kind in kinds], axis=0))
-        if twins:
+        marked = torch.from_numpy(np.stack([places(folder, count, scene_of=kind) for kind in kinds]))
+        if twins:  # the sun is a small thing of both
             marked &= (latents[0] - latents[1]).abs().amax(1) > 0.1
-        marked = marked.repeat(len(kinds), 1, 1)
-    return Landscapes([kind(i) for kind in kinds for i in range(count)], latents.flatten(0, 1), marked)
+        marked = marked.flatten(0, 1)
+    return Landscapes([kind(i) for kind in kinds for i in range(count)], latents.flatten(0, 1), marked, twins)
 
 
 def photographs(folder: Path) -> list[Picture]:

@@ -16,6 +16,8 @@ from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Landscapes, landscapes
 from diffmark.vista.training.loop import Chance, train
 
+SWAP_FROM = 400  # of 1,000: below, a picture is as good as made, and no caption should change it
+
 
 @dataclass(frozen=True)
 class UNetConfig:
@@ -33,9 +35,9 @@ class UNetConfig:
     noise_offset: float = 0.1  # of its mean: else the noise gives the brightness away, and nights are grey
     coarse: float = 0.5  # weights grow with alpha_bar ** -coarse: layout and colours are learned sooner
     emphasis: float = 0.0  # more weight where a small thing is: else suns and houses are learned last
-    twins: bool = (
-        False  # each scene also with the objects that it has not: else prompts do not decide on them
-    )
+    twins: bool = False  # each scene also with the objects that it has not
+    swap_share: float = 0.0  # of steps in which twins swap captions, and what is not called has to go
+    words_only: bool = False  # only the text encoder and cross-attention learn
     look: str = ""  # of the pictures: photographic, oil or ink; plain if empty
     look_share: float = 0.5  # of captions that name the look
 
@@ -100,25 +102,36 @@ class UNetJob:
         self.config, self.data = config, data
         self.tokenizer, self.scheduler = pipeline.tokenizer, pipeline.scheduler
         self.model = nn.ModuleDict({"unet": pipeline.unet, "text_encoder": pipeline.text_encoder})
+        for name, weight in self.model.named_parameters():
+            weight.requires_grad_(
+                not config.words_only or name.startswith("text_encoder.") or ".attn2." in name
+            )
 
     def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
-        kinds = 2 if self.config.twins else 1
-        picked = chance.numpy.integers(self.config.scenes, size=self.config.loop.batch // kinds)
-        picked = np.concatenate([picked + kind * self.config.scenes for kind in range(kinds)])
-        z0 = self.data.latents[torch.from_numpy(picked)].contiguous(memory_format=torch.channels_last)
+        config, data = self.config, self.data
+        kinds = 2 if config.twins else 1
+        swapped = chance.numpy.random() < config.swap_share
+        picked = chance.numpy.integers(config.scenes, size=config.loop.batch // kinds)
+        picked = np.concatenate([picked + kind * config.scenes for kind in range(kinds)])
+        said = np.roll(picked, len(picked) // 2) if swapped else picked  # whose caption each gets: the twin's
+        z0 = data.latents[torch.from_numpy(picked)].contiguous(memory_format=torch.channels_last)
         drawn = (len(z0) // kinds, *z0.shape[1:])
         noise = torch.randn(drawn, generator=chance.torch)
-        noise = noise + self.config.noise_offset * torch.randn(*drawn[:2], 1, 1, generator=chance.torch)
-        t = torch.randint(0, 1000, drawn[:1], generator=chance.torch)
+        noise = noise + config.noise_offset * torch.randn(*drawn[:2], 1, 1, generator=chance.torch)
+        t = torch.randint(SWAP_FROM if swapped else 0, 1000, drawn[:1], generator=chance.torch)
         # A scene and its twin get the same noise: what is left to tell them apart is what their captions say.
         noise, t = noise.repeat(kinds, 1, 1, 1), t.repeat(kinds)
         zt = self.scheduler.add_noise(z0, noise, t)
-        text = self.text_states([self._caption(int(i), chance) for i in picked])
+        if swapped:  # z0 and noise that the same zt has if the caption is right
+            z0 = data.latents[torch.from_numpy(said)]
+            signal = self.scheduler.alphas_cumprod[t].view(-1, 1, 1, 1)
+            noise = (zt - signal.sqrt() * z0) / (1 - signal).sqrt()
+        text = self.text_states([self._caption(int(i), chance, swapped) for i in said])
         prediction = self.model["unet"](zt, t, text).sample
-        target = noise if self.config.prediction == "epsilon" else self.scheduler.get_velocity(z0, noise, t)
+        target = noise if config.prediction == "epsilon" else self.scheduler.get_velocity(z0, noise, t)
         error = (prediction - target).pow(2)
         figures = {"mse": error.mean()}
-        error = self.data.emphasised(error, self.config.emphasis, picked)
+        error = data.uncalled(error, picked) if swapped else data.emphasised(error, config.emphasis, picked)
         return (error.mean((1, 2, 3)) * self._weight(t)).mean(), figures
 
     def text_states(self, captions: list[str]) -> Tensor:
@@ -126,9 +139,9 @@ class UNetJob:
         tokens = self.tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt")
         return self.model["text_encoder"](tokens.input_ids)[0]
 
-    def _caption(self, index: int, chance: Chance) -> str:
+    def _caption(self, index: int, chance: Chance, whole: bool = False) -> str:
         rng, config = chance.numpy, self.config
-        if rng.random() < config.empty_share:
+        if not whole and rng.random() < config.empty_share:
             return ""
         caption = random_caption(self.data.scenes[index], rng)
         if config.look and rng.random() < config.look_share:
