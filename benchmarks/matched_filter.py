@@ -2,9 +2,9 @@
 
     python benchmarks/matched_filter.py --out results/matched_filter.json
 
-No network is trained here. Each bit has a random pattern of +-1 over the latents; delta is their signed sum. A bit is
-read as the sign of the correlation with its pattern: on latents as they are, less the mean around each place, and
-whitened (`diffmark.codec.whiten`). On unseen scenes of the embedded family, through 8-bit pixels and back.
+No network is trained here. Each bit has a random pattern of +-1 over the latents; delta is their signed sum. A bit
+is read as the sign of the correlation with its pattern: on latents as they are, less the mean around each place,
+and whitened (`diffmark.codec.whiten`). On unseen scenes of the embedded family, through 8-bit pixels and back.
 """
 
 from __future__ import annotations

@@ -238,3 +238,13 @@ def test_a_matched_filter_reads_what_it_is_matched_to():
     with torch.no_grad():
         decoder.filters.weight.copy_(codes.flatten(1))
     assert (decoder(picture + delta).argmax(-1) == secrets).float().mean() > 0.97
+
+
+def test_other_modes_have_doses_of_their_own():
+    config = CodecConfig(injection=Injection("final"), doses={"late": 5.0})
+    assert config.injection_in("final") is config.injection
+    assert config.injection_in("late") == Injection("late", 5.0)
+    assert config.injection_in("persistent") == Injection("persistent", 1.0)
+    assert CodecConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    with pytest.raises(ValueError, match="unknown injection mode 'sometimes'"):
+        CodecConfig(doses={"sometimes": 1.0})

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -52,6 +52,9 @@ class CodecConfig:
     pixels_per_latent: int = 8  # the vae's downsampling factor
     injection: Injection = field(default_factory=Injection)  # the one the codec was trained with
     deviation: float | None = None  # of every delta, exactly; None leaves it to alpha, as in the paper
+    doses: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of other injection modes, to be read about as well
 
     def __post_init__(self) -> None:
         for name in ("encoder_widths", "decoder_widths", "decoder_hidden"):
@@ -64,6 +67,8 @@ class CodecConfig:
             raise ValueError(f"sizes are whole numbers from 1 to {LARGEST}, got {sizes}")
         if not isinstance(self.matched_filter, bool):
             raise ValueError(f"matched_filter is true or false, got {self.matched_filter!r}")
+        for mode, dose in self.doses.items():
+            Injection(mode, dose)  # raises where there is no such mode, or no such dose
         shrink = 2 ** len(self.decoder_widths)
         if self.height % shrink or self.width % shrink:
             raise ValueError(
@@ -75,6 +80,10 @@ class CodecConfig:
     def image_size(self) -> tuple[int, int]:
         """Native (height, width) in pixels: what the detector resizes an image to."""
         return self.height * self.pixels_per_latent, self.width * self.pixels_per_latent
+
+    def injection_in(self, mode: str) -> Injection:
+        """The codec's own injection, or another mode with the dose that suits it."""
+        return self.injection if mode == self.injection.mode else Injection(mode, self.doses.get(mode, 1.0))
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -173,7 +173,6 @@ def load_attacks(lab: Any, surrogate: str | None) -> list[Any]:
 def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
     """Methods by name; `diffmark` with the codec's own injection, `diffmark-late` and so on with another."""
     from diffmark.detection import Detector
-    from diffmark.injection import Injection
     from diffmark.methods.aqualora import AquaLora
     from diffmark.methods.classic import BlindWatermark, InvisibleWatermark
     from diffmark.methods.diffmark import DiffMark
@@ -191,7 +190,9 @@ def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
     for name in ("diffmark", *SAMPLING, *TRAINED, *CLASSIC) if names == "all" else names.split(","):
         if name == "diffmark" or name.startswith("diffmark-"):
             mode = name.removeprefix("diffmark").removeprefix("-")
-            chosen.append(DiffMark(pipe, detector, sampling, Injection(mode) if mode else None))
+            chosen.append(
+                DiffMark(pipe, detector, sampling, detector.codec.config.injection_in(mode) if mode else None)
+            )
         elif name in on_pipe:
             chosen.append(on_pipe[name](pipe, sampling))
         elif name == StegaStamp.name:

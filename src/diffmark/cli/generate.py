@@ -57,7 +57,6 @@ def generate(
     """Generate images that carry a secret."""
     from diffmark.codec import Codec
     from diffmark.generation import Sampling, generate_into
-    from diffmark.injection import Injection
     from diffmark.pipelines import default_guidance, default_steps, load_pipeline
     from diffmark.progress import track
 
@@ -68,7 +67,7 @@ def generate(
         steps or default_steps(model),
         guidance or default_guidance(model),
         strength,
-        Injection(injection) if injection else None,
+        loaded.config.injection_in(injection) if injection else None,
     )
     made_by = {"model": model, "codec": codec}
     with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:

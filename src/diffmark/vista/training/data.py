@@ -86,7 +86,7 @@ class Landscapes:
         return error * (1 + emphasis * places[:, None])
 
     def uncalled(self, error: Tensor, picked: NDArray[np.int64]) -> Tensor:
-        """An error (B, C, H, W) only where `picked` have objects that their twins have not, weighed up to the whole."""
+        """An error (B, C, H, W) where `picked` have objects that their twins have not; elsewhere none."""
         assert self.places is not None
         places = self.places[torch.from_numpy(picked)][:, None].float()
         return error * places / places.mean((1, 2, 3), keepdim=True).clamp(min=0.02)
