@@ -36,6 +36,7 @@ from diffmark.vista.training.data import (
 from diffmark.vista.training.lcm import LCMConfig, boundary_scalings, guidance_embedding, train_lcm
 from diffmark.vista.training.loop import Chance, learning_rate, train
 from diffmark.vista.training.unet import UNetConfig, UNetJob, build_pipeline, train_unet
+from diffmark.vista.training.words import WordsConfig, train_words
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "vista"
 LOOP = LoopConfig(steps=4, batch=2, learning_rate=1e-3, warmup=1, decay=2, ema=0.9, log_every=2, save_every=2)
@@ -55,7 +56,7 @@ def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 def test_every_run_file_can_be_read_and_says_its_command(path: Path) -> None:
     kinds = {"autoencoder": AutoencoderConfig, "classifier": ClassifierConfig, "lcm": LCMConfig}
     kinds |= {"compression": CompressionConfig}
-    kinds |= {"unet": UNetConfig, "sibling": UNetConfig}
+    kinds |= {"unet": UNetConfig, "sibling": UNetConfig, "words": WordsConfig}
     head = path.read_text().splitlines()[:3]
     command = head[0].split()
     assert command[:4] == ["#", "diffmark", "vista", "train"]
@@ -150,6 +151,49 @@ def test_emphasis_weighs_the_places_of_small_things(tmp_path: Path) -> None:
     left = torch.zeros(4, 8, 8, dtype=torch.bool)
     left[..., :4] = True
     assert loss(None) < loss(left) < 4 * loss(None)
+
+
+def test_swapped_captions_ask_only_for_what_is_not_called_to_go(tmp_path: Path) -> None:
+    config = dataclasses.replace(UNET, scenes=2, twins=True, swap_share=1.0)
+    pipeline = build_pipeline(tiny_vae(), config, tmp_path)
+    torch.manual_seed(0)
+    scenes = [kind(i) for kind in (random_scene, twin_scene) for i in range(2)]
+    left = torch.zeros(4, 8, 8, dtype=torch.bool)
+    left[..., :4] = True
+
+    def loss(latents: torch.Tensor, places: torch.Tensor) -> float:
+        job = UNetJob(config, Landscapes(scenes, latents, places, twins=True), pipeline)
+        return job.loss(0, Chance.of_step(0, 0))[0].item()
+
+    latents = torch.randn(2, 4, 8, 8).repeat(2, 1, 1, 1)
+    moved = latents.clone()
+    moved[2:, :, :, :4] += 5  # twins differ on the left
+    assert loss(latents, torch.zeros_like(left)) == 0
+    assert loss(moved, left) > 2 * loss(latents, left)  # the way to the twin is far
+
+
+def test_words_only_leaves_the_rest_of_the_denoiser_alone(tmp_path: Path) -> None:
+    config = dataclasses.replace(UNET, words_only=True)
+    pipeline = build_pipeline(tiny_vae(), config, tmp_path)
+    before = {name: value.clone() for name, value in pipeline.unet.state_dict().items()}
+    latents = torch.randn(4, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    train(UNetJob(config, landscapes_of(latents), pipeline), LOOP, tmp_path / "run")
+    changed = {
+        name for name, value in pipeline.unet.state_dict().items() if not torch.equal(value, before[name])
+    }
+    assert changed
+    assert all(".attn2." in name for name in changed)
+
+
+def test_a_text_encoder_learns_to_say_its_words(tmp_path: Path) -> None:
+    loop = dataclasses.replace(LOOP, steps=60, batch=8, learning_rate=3e-3, decay=1, ema=0.0, log_every=20)
+    pipeline = build_pipeline(tiny_vae(), UNET, tmp_path / "made")
+    before = {name: value.clone() for name, value in pipeline.unet.state_dict().items()}
+    train_words(WordsConfig(loop=loop, scenes=50), tmp_path / "words", pipeline)
+    log = [json.loads(line) for line in (tmp_path / "words" / "log.jsonl").read_text().splitlines()]
+    assert log[-1]["words"] < 0.5 * log[0]["words"]
+    assert equal(before, pipeline.unet.state_dict())
+    assert (tmp_path / "words" / "model" / "model_index.json").exists()
 
 
 def test_autoencoder_run_from_pictures_to_scores(tmp_path: Path) -> None:

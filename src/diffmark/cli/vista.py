@@ -201,6 +201,16 @@ def train_unet_command(config: Config, runs: Runs = RUNS, stop: Stop = None) -> 
     train_unet(run, folder, build_pipeline(load_autoencoder(), run, folder), stop)
 
 
+@train_app.command("words")
+def train_words_command(config: Config, base: Base = "vista", runs: Runs = RUNS, stop: Stop = None) -> None:
+    """Teach a model's text encoder to keep every word of a caption."""
+    from diffmark.vista import load_pipeline
+    from diffmark.vista.training.config import read_config
+    from diffmark.vista.training.words import WordsConfig, train_words
+
+    train_words(read_config(config, WordsConfig), runs / config.stem, load_pipeline(base), stop)
+
+
 @train_app.command("sibling")
 def train_sibling_command(config: Config, base: Base = "vista", runs: Runs = RUNS, stop: Stop = None) -> None:
     """Fine-tune a model to a look."""

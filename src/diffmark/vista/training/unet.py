@@ -16,7 +16,7 @@ from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Landscapes, landscapes
 from diffmark.vista.training.loop import Chance, train
 
-SWAP_FROM = 400  # of 1,000: below, a picture is as good as made, and no caption should change it
+SWAP_FROM = 350  # of 1,000: below, a picture is as good as made, and no caption should change it
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class UNetConfig:
     emphasis: float = 0.0  # more weight where a small thing is: else suns and houses are learned last
     twins: bool = False  # each scene also with the objects that it has not
     swap_share: float = 0.0  # of steps in which twins swap captions, and what is not called has to go
+    times: tuple[int, int] = (0, 1000)  # noise levels that are trained on, of 1,000
     words_only: bool = False  # only the text encoder and cross-attention learn
     look: str = ""  # of the pictures: photographic, oil or ink; plain if empty
     look_share: float = 0.5  # of captions that name the look
@@ -118,7 +119,8 @@ class UNetJob:
         drawn = (len(z0) // kinds, *z0.shape[1:])
         noise = torch.randn(drawn, generator=chance.torch)
         noise = noise + config.noise_offset * torch.randn(*drawn[:2], 1, 1, generator=chance.torch)
-        t = torch.randint(SWAP_FROM if swapped else 0, 1000, drawn[:1], generator=chance.torch)
+        low, high = config.times
+        t = torch.randint(max(low, SWAP_FROM) if swapped else low, high, drawn[:1], generator=chance.torch)
         # A scene and its twin get the same noise: what is left to tell them apart is what their captions say.
         noise, t = noise.repeat(kinds, 1, 1, 1), t.repeat(kinds)
         zt = self.scheduler.add_noise(z0, noise, t)
