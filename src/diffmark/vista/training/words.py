@@ -1,8 +1,7 @@
 """Teach a text encoder its words: each state after the caption's end says which words the caption had.
 
 Stable Diffusion's text encoder comes pretrained from CLIP; ours learns with the denoiser, which asks for big things
-first. Words of small things (house, boat) were then never told from words that mean nothing: changing them changed no
-picture. After this, with the denoiser's cross-attention trained on twins (configs/vista/words.toml), they do.
+first. Words of small things (house, boat) were never told from words that mean nothing: they changed no picture.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class WordsJob:
             known = self.before(tokens)[0]
         end = (tokens == self.tokenizer.eos_token_id).float().argmax(1)
         place = end + (torch.rand(count, generator=chance.torch) * (tokens.shape[1] - end)).long()
-        read = self.model["words"]
+        read: Any = self.model["words"]
         logits = 4 * states[torch.arange(count), place] @ F.normalize(read.weight, dim=1).T + read.bias
         bag = torch.zeros_like(logits).scatter_(1, tokens, 1.0)
         words = F.binary_cross_entropy_with_logits(logits, bag, reduction="sum") / count
