@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from diffmark.cli import app
 from diffmark.codec import Codec
-from diffmark.injection import Injection
 from diffmark.training import paths
 from diffmark.training.chance import Chance
 from diffmark.training.config import (
@@ -209,8 +208,6 @@ def test_persistent_paths_start_at_noise_even_where_pictures_are_given(rig):
 def test_a_late_codec_is_measured_through_the_pipeline(tmp_path):
     """The shipped codec, put to late injection: the mark goes through the denoiser and is read from the images."""
     codec = Codec.from_pretrained("vista")
-    codec.config = replace(codec.config, injection=Injection("late", dose=3.0, start=0.1))
-    codec.save_pretrained(tmp_path / "late")
     config = TrainingConfig(
         codec=codec.config,
         model=ModelConfig(pipeline="vista"),
@@ -218,10 +215,12 @@ def test_a_late_codec_is_measured_through_the_pipeline(tmp_path):
         paths=PathConfig(ddim_steps=6, guidance=3.0),
         log=LogConfig(measure_images=0),
     )
-    found, measured = measure_codec(tmp_path / "late", config, 2, 20, cache=tmp_path)
+    found, measured = measure_codec("vista", config, 2, 20, cache=tmp_path, injection="late")
+    assert found["injection"] == {"mode": "late", "dose": codec.config.doses["late"], "start": 0.2}
+    assert measured.config.injection.mode == "late"
     assert found["attacks"]["none"]["bit_accuracy"] > 0.85
     assert 15 < found["psnr"]["mean"] < 50
     assert found["negatives"]["bit_accuracy"] < 0.65
     assert measured.calibration is not None
     with pytest.raises(ValueError, match="need as many prompts that were not trained on, got 1"):
-        measure_codec(tmp_path / "late", config, 2, 20, cache=tmp_path, prompts=["a lake"])
+        measure_codec("vista", config, 2, 20, cache=tmp_path, prompts=["a lake"], injection="late")

@@ -171,6 +171,9 @@ def measure(
         Path | None,
         typer.Option(help="Unseen prompts, one a line; for the embedded family its unseen scenes' captions."),
     ] = None,
+    injection: Annotated[
+        str | None, typer.Option(help="Another injection mode than its own, with the dose it has for it.")
+    ] = None,
     cache: Cache = Path("runs/cache"),
     seed: Annotated[int, typer.Option(min=0, help="Of secrets and attacks.")] = 0,
 ) -> None:
@@ -188,6 +191,7 @@ def measure(
         seed,
         cache,
         prompts=read_prompts(str(prompts), None) if prompts else None,
+        injection=injection,
     )
     write_result(out, found, settings, seed)
     if publish:

@@ -9,7 +9,7 @@ have been through the autoencoder. Attacks are those of the evaluation.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,15 @@ def measure_codec(
     cache: Path | None = None,
     autoencoder: nn.Module | None = None,
     prompts: list[str] | None = None,
+    injection: str | None = None,
 ) -> tuple[dict[str, Any], Codec]:
-    """Figures of a codec in half precision, as it is published, and that codec with its calibration."""
+    """Figures of a codec in half precision, as it is published, and that codec with its calibration.
+
+    `injection` names another mode than the codec's own, to be measured with the dose that the codec has for it.
+    """
     codec = Codec.from_pretrained(source)
+    if injection:
+        codec.config = replace(codec.config, injection=codec.config.injection_in(injection))
     codec.half().float()  # the weights that float16 files hold; arithmetic stays in float32
     skipped = config.log.measure_images  # they have chosen the best codec
     total = skipped + marked + negatives
@@ -94,7 +100,8 @@ def measure_codec(
         paths = config.paths
         pairs = pairs_of_prompts(codec, pipe, asked[:marked], paths.ddim_steps or 50, paths.guidance, seed)
     detector = Detector(codec, autoencoder, batch_size=BATCH)
-    found = _measure_marked(codec, detector, pairs, marked, seed)
+    found: dict[str, Any] = {"injection": asdict(codec.config.injection)}
+    found |= _measure_marked(codec, detector, pairs, marked, seed)
     margins = _margins(detector, autoencoder, unseen, range(skipped + marked, total))
     codec.calibration = Calibration.measure(evidence(margins), {"images": unseen.name.split()[0]})
     found["negatives"] = _describe_negatives(margins, codec, seed)
