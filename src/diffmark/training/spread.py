@@ -73,8 +73,10 @@ def start_matched(codec: Codec, hosts: Tensor, channel: Channel, psnr: float) ->
     scores = whiten(hosts + channel.received(delta, chance)).flatten(1) @ filters.T
     signed = scores * (2 * secrets - 1)
     decoder.filters.weight.copy_(filters * (2 * signed.mean() / signed.var()))  # a log-likelihood ratio
-    nn.init.zeros_(decoder.head[-1].weight)
-    nn.init.zeros_(decoder.head[-1].bias)
+    last = decoder.head[-1]
+    assert isinstance(last, nn.Linear)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
     return float(signed.mean() / signed.std())
 
 
