@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from diffmark.codec import Codec, CodecConfig
 from diffmark.injection import Injection
 from diffmark.training.chance import Chance
-from diffmark.training.channel import measure_channel
+from diffmark.training.channel import Channel, measure_channel
 from diffmark.training.distillation import DistillationConfig, distil
 from diffmark.training.family import (
     FamilyConfig,
@@ -23,13 +23,13 @@ from diffmark.training.family import (
     StageConfig,
     delta_of,
     read_family_config,
-    start_spread,
     train_stage,
 )
 from diffmark.training.ground import prepare_ground
 from diffmark.training.hosts import draw_hosts
 from diffmark.training.lessons import make_lessons
 from diffmark.training.photographs import split_photographs
+from diffmark.training.spread import best_kernels, spectra, start_matched, start_spread
 from diffmark.training.tiny import open_autoencoder
 from diffmark.vae import decode, encode
 from diffmark.vista import load_autoencoder
@@ -131,6 +131,55 @@ def test_a_spread_start_turns_the_sign_with_the_bits():
     assert (cosine < -0.4).all()  # random weights give 0.1 and more: one curve for all secrets
     with pytest.raises(ValueError, match="embed_dim"):
         start_spread(Codec(replace(SMALL, embed_dim=8)))
+
+
+MATCHED = replace(SMALL, height=32, width=32, matched_filter=True)
+
+
+def _coloured_hosts(count, seed):
+    """Latents whose channels 0 to 2 are smooth and strong, and whose last one is as strong but white."""
+    hosts = torch.randn(count, 4, 34, 34, generator=torch.Generator().manual_seed(seed))
+    smooth = torch.nn.functional.avg_pool2d(hosts, 3, stride=1)
+    return torch.cat([3 * smooth[:, :3], hosts[:, 3:, 1:-1, 1:-1]], dim=1)
+
+
+def _flat_channel():
+    """Comes back as it went in, and costs the same wherever it is."""
+    centre = torch.zeros(4, 4, 3, 3)
+    centre[range(4), range(4), 1, 1] = 1
+    return Channel(centre.repeat(48, 1, 1, 1) / 7, centre, 0.0, 0.1)
+
+
+def test_a_matched_start_reads_hosts_it_has_not_seen_without_any_training():
+    torch.manual_seed(0)
+    codec, channel = Codec(MATCHED).eval(), _flat_channel()
+    heights = start_matched(codec, _coloured_hosts(64, 0), channel, 58.0)
+    secrets = Chance(1, 0).secrets(64, MATCHED.length)
+    delta = delta_of(codec, secrets, channel, 58.0).detach()
+    seen = _coloured_hosts(64, 1) + channel.received(delta, Chance(1, 1))
+    right = (codec.decode(seen).argmax(dim=-1) == secrets).float().mean()
+    expected = torch.distributions.Normal(0, 1).cdf(torch.tensor(heights))
+    assert 0.8 < expected < 0.999
+    torch.testing.assert_close(right, expected, atol=0.03, rtol=0)
+    opposite = delta_of(codec, 1 - secrets, channel, 58.0).detach()
+    assert (torch.nn.functional.cosine_similarity(delta.flatten(1), opposite.flatten(1)) < -0.9).all()
+
+
+def test_the_best_kernels_keep_away_from_strong_hosts():
+    """Where hosts are smooth a rough pattern is read; low frequencies are drowned and not used."""
+    noise, seen, cost = spectra(_coloured_hosts(128, 0), _flat_channel())
+    kernels = best_kernels(seen.mH @ torch.linalg.solve(noise, seen), cost, 8)
+    assert kernels.shape == (8, 4, 3, 3)
+    energy = kernels.square().sum(dim=(0, 2, 3))
+    assert energy[:3].min() > 4 * energy[3]
+    assert kernels.sum(dim=(2, 3)).abs().max() < 0.2 * kernels.abs().sum(dim=(2, 3)).max()
+
+
+def test_a_matched_start_names_an_encoder_that_cannot_hold_it():
+    with pytest.raises(ValueError, match="encoder width"):
+        start_matched(
+            Codec(replace(MATCHED, encoder_widths=(2,))), _coloured_hosts(2, 0), _flat_channel(), 32.0
+        )
 
 
 def _ground(teacher, photographs, tmp_path):

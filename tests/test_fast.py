@@ -13,9 +13,9 @@ from diffmark.detection import Detector
 from diffmark.fast import OnnxPixelDecoder, PixelDecoder, export_onnx, load_pixel_decoder, save_pixel_decoder
 from diffmark.injection import Injection
 from diffmark.training.channel import Channel
-from diffmark.training.family import start_spread
 from diffmark.training.lessons import Lessons
 from diffmark.training.pixel_decoder import PixelDecoderConfig, train_pixel_decoder
+from diffmark.training.spread import start_spread
 from diffmark.vista.training.config import LoopConfig
 
 CONFIG = CodecConfig(

@@ -12,7 +12,6 @@ much in pixels, the encoder then learns the ones that are read best.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,11 +34,13 @@ from diffmark.training.meter import Meter
 from diffmark.training.optimisation import Optimiser, make_accelerator
 from diffmark.training.pretraining import shift_geometry
 from diffmark.training.runs import Run
+from diffmark.training.spread import start_matched, start_spread
 
 STAGES = ("channel", "round_trip")
 RIM = 2  # latents at the rim of a crop that are not laid back: the autoencoder missed their neighbours
 VALIDATED = 64  # hosts
 SECRETS = 64  # drawn to find delta's mean deviation
+MATCHED = 256  # hosts that a codec with matched filters is started on
 
 
 @dataclass(frozen=True)
@@ -114,31 +115,6 @@ class Ground:
     latents: Tensor  # of photographs, (N, C, h / 2, w / 2); hosts are mosaics of them
     channel: Channel
     autoencoders: Sequence[nn.Module]  # crops go through them in turn
-
-
-@torch.no_grad()
-def start_spread(codec: Codec) -> None:
-    """Start as a spread-spectrum code: each bit turns the sign of patterns of its own, almost linearly.
-
-    From random weights the networks need thousands of steps to find such a code.
-    """
-    encoder, config = codec.encoder, codec.config
-    if config.embed_dim < config.length:
-        raise ValueError(
-            f"a spread start needs embed_dim >= length, got {config.embed_dim} < {config.length}"
-        )
-    encoder.embedding.weight.zero_()
-    bits = torch.arange(config.length)
-    encoder.embedding.weight[2 * bits, bits] = -1
-    encoder.embedding.weight[2 * bits + 1, bits] = 1
-    for layer in encoder.refine:
-        if isinstance(layer, nn.Conv2d):
-            layer.weight.mul_(1 / math.sqrt(layer.weight[0].numel()) / layer.weight.std())
-            if layer.bias is not None:
-                layer.bias.fill_(2.0)  # where SiLU is almost a straight line
-    mean, _ = encoder.distribution(Chance(0, 0).secrets(16, config.length))
-    assert encoder.mean.bias is not None
-    encoder.mean.bias.sub_(mean.mean(dim=(0, 2, 3)))
 
 
 def delta_of(codec: Codec, secrets: Tensor, channel: Channel, psnr: float) -> Tensor:
@@ -289,7 +265,10 @@ def train_stage(
     accelerator = accelerator or make_accelerator("fp32", cpu=True)
     torch.manual_seed(config.seed)
     trained = Codec(config.codec)
-    if codec is None:
+    if codec is None and config.codec.matched_filter:
+        hosts = draw_hosts(ground.latents[config.validation :], Chance(config.seed, 2**30), MATCHED)
+        start_matched(trained, hosts, ground.channel, stage.psnr_end)
+    elif codec is None:
         start_spread(trained)
     else:
         trained.load_state_dict(codec.state_dict())
@@ -307,6 +286,19 @@ def train_stage(
         trained.load_state_dict(shared["codec"])
         optimiser.load_state_dict(shared["optimiser"])
         guard.load_state_dict(own["guard"])
+
+    def keep_best(step: int, validated: float) -> None:
+        made = {
+            "stage": name,
+            "step": step,
+            "validated": round(validated, 4),
+            "psnr_asked": stage.psnr_end,
+        }
+        finished(trained, ground, stage.psnr_end, made).save_pretrained(Path(folder) / "best")
+
+    if not first:
+        best = validate(trained, config, ground, stage.psnr_end)
+        keep_best(0, best)
     run.start_log(first)
     last = stage.steps if stop_after is None else min(stage.steps, first + stop_after)
     trained.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
@@ -326,13 +318,7 @@ def train_stage(
                 line["validated"] = validate(trained, config, ground, stage.psnr_end)
                 if line["validated"] > best:
                     best = line["validated"]
-                    made = {
-                        "stage": name,
-                        "step": done,
-                        "validated": round(best, 4),
-                        "psnr_asked": stage.psnr_end,
-                    }
-                    finished(trained, ground, stage.psnr_end, made).save_pretrained(Path(folder) / "best")
+                    keep_best(done, best)
                 state = {"codec": trained.state_dict(), "optimiser": optimiser.state_dict(), "best": best}
                 run.save(done, state, {"guard": guard.state_dict()})
             run.log(done, line)

@@ -80,10 +80,19 @@ def _training(family: str, provenance: dict[str, Any]) -> str:
     )
     data = _wrapped(
         "Data: ImageNet samples and images of Stable Diffusion 1.4, 512 px; 627 were trained on, every fifth of "
-        f"each folder was held out. This is step {step} of the stage `{stage}`. `vae/` is our small autoencoder, "
-        "distilled from the tiny one; it holds no weights of it."
+        f"each folder was held out. {_reached(stage, step)} `vae/` is our small autoencoder, distilled from the "
+        "tiny one; it holds no weights of it."
     )
     return f"## Training\n\n```\n{commands}\n```\n\n{data}"
+
+
+def _reached(stage: str | None, step: int | None) -> str:
+    if stage == "channel" and step == 0:
+        return (
+            "Code and filters are as they were solved for the measured channel (`diffmark.training.spread`): the "
+            "steps of the stage `channel` did not improve on them."
+        )
+    return f"This is step {step} of the stage `{stage}`."
 
 
 def _autoencoder(found: dict[str, Any]) -> str:

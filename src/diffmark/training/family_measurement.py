@@ -116,6 +116,9 @@ def measure_family(
     seed: int = 0,
 ) -> tuple[dict[str, Any], Codec]:
     """All figures, and the codec with its calibration; `paths` are pictures that were never trained on."""
+    for autoencoder in (own, teacher):
+        if autoencoder is not None:
+            autoencoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     scheme = PayloadScheme(KEY, codec.config.length)
     rng = np.random.default_rng(seed)
     accounts = rng.integers(1 << scheme.account_bits, size=len(paths))
