@@ -37,8 +37,8 @@ def secret():
     return np.random.default_rng(0).integers(2, size=64, dtype=np.uint8)
 
 
-def test_families_ship_with_an_autoencoder_of_ours():
-    assert set(WITH_OWN) >= {"sd", "sdxl", "flux"}
+def test_every_family_ships_with_an_autoencoder_of_ours():
+    assert set(WITH_OWN) == {"sd", "sdxl", "sd3", "flux"}
 
 
 @pytest.mark.parametrize("name", SHIPPED)
