@@ -164,6 +164,26 @@ def robustness_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def family_table(folder: Path) -> str:
+    """Marks in photographs and in generated images, a line for each real latent space."""
+    lines = [
+        "| codec | photographs marked by `embed` | after JPEG 50 | same seed, D(z + delta) |",
+        "| --- " * 4 + "|",
+    ]
+    for name in ("sd", "sdxl", "sd3", "flux"):
+        found = json.loads((folder / f"family_{name}.json").read_text())["results"]
+        embedded, same = (
+            next(row for row in found[key] if row["strength"] == 1.0) for key in ("embedded", "same_seed")
+        )
+        cells = [
+            f"{read['bit_accuracy']:.3f} at {row['psnr']:.1f} dB ({read['tpr_at_0.001']['of']})"
+            for row, read in ((embedded, embedded), (same, same["read_by_teacher"]))
+        ]
+        jpeg = f"{found['attacks']['jpeg_50']['bit_accuracy']:.3f}"
+        lines.append(f"| `{name}` | {cells[0]} | {jpeg} | {cells[1]} |")
+    return "\n".join(lines)
+
+
 def _rate(rate: dict[str, float] | None) -> str:
     return f"{rate['value']:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]" if rate else "too few bits"
 
@@ -183,6 +203,12 @@ image files. Brackets are exact 95% intervals, thresholds exact (45 and 51 of 64
 figures are in `results/vista_final.json`, made by `diffmark train measure`.
 
 {codec_table(codec["results"])}
+
+Four more codecs ship for real latent spaces and mark images that already exist, with nothing else installed.
+Bit accuracy (pictures measured) at strength 1; rotations and crops lose these marks, see
+[docs/families.md](docs/families.md):
+
+{family_table(ROOT / "results")}
 
 {evaluation_section(ROOT / "results" / "evaluation")}\
 The registry, CPU milliseconds (`python benchmarks/registry_search.py`, results/registry_search.json); more in
