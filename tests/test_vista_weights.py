@@ -93,3 +93,22 @@ def test_weights_are_half_precision_and_names_are_clean(pipeline: Any) -> None:
     for path in library.BUNDLED.rglob("*.json"):
         assert "_name_or_path" not in path.read_text(), path
     assert pipeline.unet.dtype == pipeline.text_encoder.dtype == pipeline.vae.dtype == torch.float32
+
+
+@pytest.mark.parametrize("folder", sorted(library.SIBLINGS.glob("*/")), ids=lambda folder: folder.name)
+def test_siblings_share_the_latent_space_and_paint_otherwise(folder: Any, pipeline: Any) -> None:
+    sibling = load_pipeline(folder.name)
+    sibling.set_progress_bar_config(disable=True)
+    ours, theirs = pipeline.vae.state_dict(), sibling.vae.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    made = [
+        np.asarray(
+            pipe(
+                "green hills at noon", num_inference_steps=2, generator=torch.Generator().manual_seed(0)
+            ).images[0]
+        )
+        for pipe in (pipeline, sibling)
+    ]
+    assert made[0].shape == made[1].shape == (256, 256, 3)
+    assert abs(made[0].astype(float) - made[1]).mean() > 2
+    assert "command" in (folder / "README.md").read_text()
