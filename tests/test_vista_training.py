@@ -112,8 +112,12 @@ def test_twins_differ_in_their_objects_alone(tmp_path: Path) -> None:
     assert len(data.scenes) == len(data.latents) == len(data.places) == 2 * count
     things = [places(tmp_path, count, scene_of=kind) for kind in (random_scene, twin_scene)]
     either = torch.from_numpy(things[0] | things[1])
-    assert torch.equal(data.places[:count], data.places[count:])
-    assert not (data.places[:count] & ~either).any()
+    for own, found in zip(data.places.chunk(2), things, strict=True):
+        assert not (own & ~torch.from_numpy(found)).any()
+    error = torch.ones(1, 1, 32, 32)
+    weights = [data.emphasised(error, 3.0, np.array([i]))[0, 0] for i in (0, count)]
+    assert torch.equal(weights[0], weights[1])  # a thing weighs the same where it is and where it is not
+    assert torch.equal(weights[0] == 4, data.places[0] | data.places[count])
     for i in range(count):
         scene, twin = data.scenes[i], data.scenes[i + count]
         assert dataclasses.replace(twin, objects=scene.objects) == scene
