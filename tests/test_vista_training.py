@@ -158,7 +158,7 @@ def test_emphasis_weighs_the_places_of_small_things(tmp_path: Path) -> None:
 
 
 def test_swapped_captions_ask_only_for_what_is_not_called_to_go(tmp_path: Path) -> None:
-    config = dataclasses.replace(UNET, scenes=2, twins=True, swap_share=1.0)
+    config = dataclasses.replace(UNET, scenes=2, twins=True, swap_share=1.0, emphasis=1.0)
     pipeline = build_pipeline(tiny_vae(), config, tmp_path)
     torch.manual_seed(0)
     scenes = [kind(i) for kind in (random_scene, twin_scene) for i in range(2)]
@@ -174,6 +174,13 @@ def test_swapped_captions_ask_only_for_what_is_not_called_to_go(tmp_path: Path) 
     moved[2:, :, :, :4] += 5  # twins differ on the left
     assert loss(latents, torch.zeros_like(left)) == 0
     assert loss(moved, left) > 2 * loss(latents, left)  # the way to the twin is far
+
+
+def test_swapping_without_twins_is_refused() -> None:
+    with pytest.raises(ValueError, match="swap_share: it needs twins"):
+        dataclasses.replace(UNET, swap_share=0.5)
+    with pytest.raises(ValueError, match="3 is odd"):
+        dataclasses.replace(UNET, twins=True, loop=dataclasses.replace(LOOP, batch=3))
 
 
 def test_words_only_leaves_the_rest_of_the_denoiser_alone(tmp_path: Path) -> None:

@@ -42,6 +42,12 @@ class UNetConfig:
     look: str = ""  # of the pictures: photographic, oil or ink; plain if empty
     look_share: float = 0.5  # of captions that name the look
 
+    def __post_init__(self) -> None:
+        if self.swap_share and not (self.twins and self.emphasis):
+            raise ValueError("swap_share: it needs twins, and emphasis to know where their objects are")
+        if self.twins and self.loop.batch % 2:
+            raise ValueError(f"loop.batch: twins come in pairs, {self.loop.batch} is odd")
+
 
 def build_scheduler(prediction: str = "epsilon") -> Any:
     """The family's noise schedule, Stable Diffusion's.
