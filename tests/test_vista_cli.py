@@ -1,5 +1,6 @@
 """`diffmark vista`: thin commands over the package."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -39,3 +40,19 @@ def test_train_runs_a_config_and_goes_on(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["bundle", str(tmp_path / "runs/tiny/model"), str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / "diffusion_pytorch_model.safetensors").exists()
+
+
+def test_evaluate_goes_on_with_the_pictures_that_are_there(tmp_path: Path) -> None:
+    command = ["evaluate", "--steps", "1", "--cache", str(tmp_path / "cache")]
+    kept = []
+    for count in (2, 3):
+        out = tmp_path / f"{count}.json"
+        result = CliRunner().invoke(app, [*command, "--count", str(count), "--out", str(out)])
+        assert result.exit_code == 0, result.output
+        document = json.loads(out.read_text())
+        assert document["config"]["count"] == count
+        assert set(document["scores"]["alignment"]) >= {"time", "terrain", "house"}
+        kept.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png")})
+    assert len(kept[0]) == 2
+    assert len(kept[1]) == 3
+    assert kept[0].items() <= kept[1].items()

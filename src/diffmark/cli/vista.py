@@ -86,28 +86,34 @@ def evaluate(
     count: Annotated[int, typer.Option(help="Number of unseen prompts.", min=2)] = 1000,
     steps: Steps = None,
     guidance: Guidance = None,
-    runs: Runs = RUNS,
+    cache: Annotated[
+        Path, typer.Option(help="Where pictures are kept; `diffmark evaluate` with the same uses them.")
+    ] = Path("runs/pictures"),
     out: Out = None,
 ) -> None:
-    """Measure prompt alignment, Frechet distance and the time an image takes.
+    """Measure prompt alignment, Frechet distance and the time an image takes; a run that was stopped goes on."""
+    import numpy as np
+    from tqdm import tqdm
 
-    Pictures are kept under RUNS/pictures: a run that was stopped goes on.
-    """
+    from diffmark.evaluation.batches import batches
+    from diffmark.evaluation.studio import BATCH, FIRST_SEED, Studio, scene_of, unseen_orders
+    from diffmark.generation import Sampling
     from diffmark.pipelines import default_guidance, default_steps
     from diffmark.vista import load_classifier, load_pipeline, model_digest
-    from diffmark.vista.evaluation import evaluate_pictures, generate_into, seconds_per_image, unseen
-    from diffmark.vista.scenes import caption
+    from diffmark.vista.evaluation import evaluate_pictures, seconds_per_image
 
-    steps, guidance = steps or default_steps(name), guidance or default_guidance(name)
-    scenes, pipeline = unseen(count), load_pipeline(name)
-    folder = runs / "pictures" / f"{name}-{steps}-{guidance:g}-{model_digest(name)}"
-    pictures = generate_into(folder, pipeline, [caption(scene) for scene in scenes], steps, guidance)
+    sampling = Sampling(steps or default_steps(name), guidance or default_guidance(name))
+    orders, pipeline = unseen_orders(count), load_pipeline(name)
+    pipeline.set_progress_bar_config(disable=True)
+    studio = Studio(cache, pipeline, name, sampling)
+    parts = tqdm(list(batches(orders, BATCH)), "generating", disable=None)
+    pictures = [np.asarray(image) for part in parts for image in studio.plain(part)]
     scores = {
-        **evaluate_pictures(pictures, scenes, load_classifier()),
-        "seconds_per_image": seconds_per_image(pipeline, caption(scenes[0]), steps, guidance),
+        **evaluate_pictures(pictures, [scene_of(order) for order in orders], load_classifier()),
+        "seconds_per_image": seconds_per_image(pipeline, orders[0].prompt, sampling.steps, sampling.guidance),
     }
-    config = {"model": name, "digest": model_digest(name), "count": count, "steps": steps,
-              "guidance": guidance, "seed": 0}  # fmt: skip
+    config = {"model": name, "digest": model_digest(name), "count": count, "steps": sampling.steps,
+              "guidance": sampling.guidance, "first_seed": FIRST_SEED}  # fmt: skip
     _publish(scores, config, f"evaluate --name {name} --count {count}", out)
 
 

@@ -2,17 +2,15 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
-from scipy import linalg
 from torch import Tensor
 from tqdm import tqdm
 
+from diffmark.evaluation.metrics import frechet_distance
 from diffmark.statistics import clopper_pearson
 from diffmark.vista.classifier import SceneClassifier, agreement, targets
 from diffmark.vista.paint import paint
@@ -34,22 +32,6 @@ def generate(
         yield from (images * 255).round().astype(np.uint8)
 
 
-def generate_into(
-    folder: Path, pipeline: Any, prompts: Sequence[str], steps: int, guidance: float
-) -> list[Picture]:
-    """`generate` with every picture kept as a PNG in `folder`, so that a run that was stopped goes on."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{i:05d}.png" for i in range(len(prompts))]
-    there = next((i for i, path in enumerate(paths) if not path.exists()), len(paths))
-    pictures = [np.asarray(Image.open(path)) for path in paths[:there]]
-    for picture in generate(pipeline, prompts[there:], steps, guidance, seed=there):
-        partial = folder / "partial.png"
-        Image.fromarray(picture).save(partial)
-        partial.replace(paths[len(pictures)])
-        pictures.append(picture)
-    return pictures
-
-
 def seconds_per_image(pipeline: Any, prompt: str, steps: int, guidance: float, times: int = 3) -> float:
     """The median time of one picture, at a batch of one."""
     list(generate(pipeline, [prompt], 1, guidance))  # the first call of a pipeline is slower
@@ -59,14 +41,6 @@ def seconds_per_image(pipeline: Any, prompt: str, steps: int, guidance: float, t
         list(generate(pipeline, [prompt], steps, guidance, seed=seed))
         taken.append(time.perf_counter() - start)
     return round(float(np.median(taken)), 2)
-
-
-def frechet_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    """Frechet distance of two sets of features (n, d), each taken as a Gaussian."""
-    covariance_a, covariance_b = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
-    root = linalg.sqrtm(covariance_a @ covariance_b)
-    trace = np.trace(covariance_a + covariance_b - 2 * np.real(root))
-    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + trace)
 
 
 def unseen(count: int) -> list[Scene]:
