@@ -15,6 +15,7 @@ from diffmark.detection import Detector
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.experiments import EXPERIMENTS
 from diffmark.evaluation.experiments.signal import radial_profile, spectrum
+from diffmark.evaluation.figures import FIGURES
 from diffmark.evaluation.lab import Extent, Lab
 from diffmark.evaluation.meter import DryMeter, Meter, Price, Prices, estimate
 from diffmark.evaluation.negatives import negatives, sources, unmarked
@@ -30,6 +31,7 @@ from diffmark.pipelines import load_pipeline
 
 SMALL = Extent(
     marked=3,
+    repainted=2,
     pool=2,
     siblings=2,
     scenes=2,
@@ -139,8 +141,8 @@ def test_orders_are_reproducible_and_unseen():
 
 
 def test_negatives_come_clean_and_attacked_from_every_source(lab):
-    assert sources(lab) == {"tiny images": 2, "sibling images": 1, "painted scenes": 1, "photograph crops": 2}
-    assert negatives(lab, lab.methods[1]).scores.shape == (12,)
+    assert sources(lab) == {"tiny images": 2, "sibling images": 2, "painted scenes": 1, "photograph crops": 2}
+    assert negatives(lab, lab.methods[1]).scores.shape == (14,)
     clean, attacked = (unmarked(lab, lab.methods[1], "photograph crops", a) for a in (False, True))
     assert clean.margins.shape == (2, 16)
     assert not np.array_equal(clean.margins, attacked.margins)
@@ -148,6 +150,13 @@ def test_negatives_come_clean_and_attacked_from_every_source(lab):
     assert len(unmarked(few, lab.methods[2], "photograph crops", False).scores) == 1
     assert len(negatives(few, lab.methods[2]).scores) == 10
     assert [len(b) for b in batches(range(5), 2)] == [2, 2, 1]
+
+
+def test_methods_that_repaint_get_fewer_pictures(lab):
+    own = lab.methods[0]
+    late = DiffMark(lab.studio.pipe, own.detector, own.sampling, Injection("late"))
+    assert {len(lab.clean_orders(method)) for method in lab.methods} == {SMALL.marked}
+    assert len(lab.clean_orders(late)) == SMALL.repainted
 
 
 def test_photographs_need_a_folder_with_photographs(tmp_path):
@@ -224,9 +233,7 @@ def test_the_report_in_a_browser(report, chromium, width, height):
 def test_work_is_counted_before_it_is_done_and_not_twice(lab, tmp_path):
     fresh = replace(lab, studio=replace(lab.studio, folder=tmp_path / "fresh"), siblings={})
     counts = count_work(["clean", "keys", "averaging"], fresh)
-    assert (
-        counts["clean"]["generate in 2 steps"] == 4
-    )  # three marked, four unmarked of which three are the same
+    assert counts["clean"]["generate in 2 steps"] == 3  # marked, unmarked and attacked share them
     assert counts["clean"]["finish by diffmark"] == 3
     assert counts["keys"]["generate in 2 steps"] == 0  # the same prompts and seeds
     assert counts["keys"]["finish by diffmark"] == 3  # with another secret
@@ -258,14 +265,19 @@ def test_ablations_are_read_from_results(lab, tmp_path):
     assert list(EXPERIMENTS["ablations"](lab)) == []
     folder = tmp_path / "ablations"
     folder.mkdir()
-    for bits, accuracy in ((48, 0.99), (128, 0.9)):
+    for name, accuracy in (("base", 0.95), ("length_48", 0.99)):
         attacks = {"none": {"bit_accuracy": accuracy}, "jpeg_50": {"bit_accuracy": accuracy - 0.1}}
         document = {"results": {"psnr": {"mean": 33.0}, "attacks": attacks}}
-        (folder / f"length_{bits}.json").write_text(json.dumps(document))
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    (folder / "length_128.json").write_text(json.dumps({"stopped": "step 9: bits are read by chance"}))
     rows = list(EXPERIMENTS["ablations"](replace(lab, results=tmp_path)))
-    assert [row["ablation"] for row in rows] == ["length_128", "length_48"]
+    assert [(row["ablation"], row["answer"]) for row in rows] == [
+        ("base", "64"), ("length_128", "128"), ("length_48", "48"),
+    ]  # fmt: skip
     assert rows[0]["worst_attack"] == "jpeg_50"
-    assert rows[0]["mean_attacked"] == pytest.approx(0.85)
+    assert rows[0]["mean_attacked"] == pytest.approx(0.9)
+    assert "chance" in rows[1]["stopped"]
+    assert FIGURES["ablations"]["ablations"](rows) is not None
 
 
 def test_clean_tells_the_truth_about_known_methods(lab):
@@ -273,7 +285,7 @@ def test_clean_tells_the_truth_about_known_methods(lab):
     row = rows["last-row"]
     assert row["bit_accuracy"] == 1.0
     assert row["tpr_0.001_exact"]["value"] == 1.0
-    assert row["negatives"] == 12
+    assert row["negatives"] == 14
     assert math.isfinite(row["psnr"])
     assert row["distance"] > 0
     assert row["frechet_network"] == "Vista scene classifier"

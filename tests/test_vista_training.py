@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from diffmark.vista import load_pipeline
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import possible_objects, random_scene, twin_scene
@@ -205,6 +206,13 @@ def test_a_text_encoder_learns_to_say_its_words(tmp_path: Path) -> None:
     assert log[-1]["words"] < 0.5 * log[0]["words"]
     assert equal(before, pipeline.unet.state_dict())
     assert (tmp_path / "words" / "model" / "model_index.json").exists()
+
+
+def test_a_unet_from_scratch_can_begin_with_the_words_of_another_model(tmp_path: Path) -> None:
+    config = dataclasses.replace(UNET, text_encoder="vista", text_width=128)
+    made, given = build_pipeline(tiny_vae(), config, tmp_path), load_pipeline("vista")
+    for name, weight in given.text_encoder.state_dict().items():
+        assert torch.equal(made.text_encoder.state_dict()[name], weight), name
 
 
 def test_autoencoder_run_from_pictures_to_scores(tmp_path: Path) -> None:

@@ -38,8 +38,9 @@ Experiment = Callable[["Lab"], Iterator[Row]]
 class Extent:
     """How many images; `quick` takes minutes, the full one a few hours on two cores."""
 
-    marked: int = 500  # marked images for clean figures
-    pool: int = 1000  # pictures of the model, with z0, and as many others: negatives, averaging
+    marked: int = 1000  # marked images for clean figures
+    repainted: int = 100  # the same for methods that go through all steps of the model for each picture
+    pool: int = 1000  # pictures of the model, with z0: negatives, averaging
     siblings: int = 100  # pictures of each other model of the family
     scenes: int = 4000  # pictures of the painter
     photographs: int = 4000  # crops
@@ -56,6 +57,7 @@ class Extent:
     def quick(cls) -> Extent:
         return cls(
             marked=16,
+            repainted=8,
             pool=16,
             siblings=4,
             scenes=100,
@@ -127,9 +129,10 @@ class Lab:
         """Prompts, seeds and secrets that no training saw."""
         return unseen_orders(count, first=first, fixed_secret=fixed_secret)
 
-    def others(self, count: int) -> list[Order]:
-        """Orders of pictures that are never marked."""
-        return self.orders(count, first=self.extent.pool)
+    def clean_orders(self, method: Method, fixed_secret: bool = False) -> list[Order]:
+        """Orders for figures without an attack: as many as the method's way of marking allows."""
+        count = self.extent.repainted if method.repaints else self.extent.marked
+        return self.orders(count, fixed_secret=fixed_secret)
 
     def secrets(self, method: Method, orders: Sequence[Order]) -> NDArray[np.uint8]:
         """The bits that each order's picture carries, (N, bits)."""

@@ -16,14 +16,17 @@ SCENES, CROPS = "painted scenes", "photograph crops"
 
 
 def sources(lab: Lab) -> dict[str, int]:
-    """Where unmarked pictures come from, and how many; each source gives as many again for attacks."""
+    """Where unmarked pictures come from, and how many are read; as many again are read after an attack.
+
+    A model's pictures take time, so the same ones are attacked; of scenes and photographs it is others.
+    """
     extent = lab.extent
-    found = {f"{lab.studio.model} images": 2 * extent.pool}
+    found = {f"{lab.studio.model} images": extent.pool}
     found |= {f"{name} images": extent.siblings for name in lab.siblings}
-    found[SCENES] = extent.scenes
+    found[SCENES] = max(extent.scenes // 2, 1)
     if lab.photograph_paths:
-        found[CROPS] = extent.photographs
-    return {name: max(count // 2, 1) for name, count in found.items()}
+        found[CROPS] = max(extent.photographs // 2, 1)
+    return found
 
 
 def negatives(lab: Lab, method: Method) -> Reading:
@@ -61,7 +64,8 @@ def _chunk(lab: Lab, method: Method, source: str, attacked: bool, first: int, co
     chosen, strengths = rng.integers(0, len(table), count), rng.uniform(0, 1, count)
 
     def make() -> Arrays:
-        images = _pictures(lab, source, first + (sources(lab)[source] if attacked else 0), count)
+        fresh = attacked and source in (SCENES, CROPS)
+        images = _pictures(lab, source, first + (sources(lab)[source] if fresh else 0), count)
         if attacked:
             images = [
                 lab.attacked(table[chosen[i]], [image], float(strengths[i]), first + i)[0]

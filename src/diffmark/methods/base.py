@@ -52,6 +52,11 @@ class Method(ABC):
         return type(self).finish is not Method.finish
 
     @property
+    def repaints(self) -> bool:
+        """Whether each marked picture takes a whole run of the model."""
+        return self.generates and not self.finishes
+
+    @property
     def counts(self) -> bool:
         """Whether the score is the number of matching bits, so that exact thresholds hold."""
         return self.bits > 0 and type(self).score is Method.score

@@ -1,34 +1,46 @@
-"""Ablations: the measured codecs of configs/ablations side by side, from results/ablations/NAME.json."""
+"""Ablations: the codecs of configs/ablations side by side, from results/ablations/NAME.json."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from diffmark.evaluation.lab import Lab, Row
 
 GROUPS = {
-    "bridge": "steps of the bridge",
-    "length": "bits",
-    "mode": "injection",
-    "no": "without",
-    "frequency": "loss",
+    "bridge": ("steps of the bridge", "4"),
+    "length": ("bits", "64"),
+    "mode": ("injection", "persistent"),
+    "no": ("without", "nothing"),
+    "with": ("with", "nothing"),
 }
+"""Of the first word of a name: what is asked, and the answer of the base."""
 
 
 def ablations(lab: Lab) -> Iterator[Row]:
-    """Bit accuracy, worst attack and PSNR of codecs that differ in one thing each, as far as measured."""
-    for path in sorted((lab.results / "ablations").glob("*.json")):
-        found = json.loads(path.read_text())["results"]
-        attacks = {name: row["bit_accuracy"] for name, row in found["attacks"].items()}
-        worst = min(attacks, key=lambda name: attacks[name])
-        head = path.stem.split("_")[0]
-        yield {
-            "ablation": path.stem,
-            "group": GROUPS.get(head, head),
-            "bit_accuracy": attacks["none"],
-            "mean_attacked": sum(attacks.values()) / len(attacks),
-            "worst_attack": worst,
-            "worst_attacked": attacks[worst],
-            "psnr": found["psnr"]["mean"],
-        }
+    """Bit accuracy, worst attack and PSNR of codecs that differ from the base in one thing each, group by group."""
+    folder = lab.results / "ablations"
+    for head, (question, of_base) in GROUPS.items():
+        paths = sorted(folder.glob(f"{head}_*.json"))
+        if paths and (folder / "base.json").exists():
+            yield {"group": question, "answer": of_base, **_figures(folder / "base.json")}
+        for path in paths:
+            yield {"group": question, "answer": path.stem.removeprefix(f"{head}_"), **_figures(path)}
+
+
+def _figures(path: Path) -> Row:
+    document = json.loads(path.read_text())
+    if "stopped" in document:  # by a guard: a result of its own
+        return {"ablation": path.stem, "stopped": document["stopped"]}
+    found = document["results"]
+    attacks = {name: row["bit_accuracy"] for name, row in found["attacks"].items()}
+    worst = min(attacks, key=lambda name: attacks[name])
+    return {
+        "ablation": path.stem,
+        "bit_accuracy": attacks["none"],
+        "mean_attacked": sum(attacks.values()) / len(attacks),
+        "worst_attack": worst,
+        "worst_attacked": attacks[worst],
+        "psnr": found["psnr"]["mean"],
+    }

@@ -1,9 +1,10 @@
 """Security: what somebody learns from n images of one secret.
 
-The attacker averages n marked images of one secret and subtracts the average of n unmarked ones of other prompts:
-what is left is an estimate of the mark. Subtracted from a marked image it removes the mark; added to another image
-it forges it. The averages are of pixels, or of latents where the attacker has the family's autoencoder. With a
-fresh secret for every image there is nothing to average.
+The attacker averages n marked images of one secret and subtracts the average of n unmarked ones: what is left is an
+estimate of the mark. Up to half of the pool the unmarked ones are of other prompts; at the whole pool both sets are
+of the same prompts, and the estimate is the mark itself: the best that an attacker can hope for. Subtracted from a
+marked image it removes the mark; added to another image it forges it. The averages are of pixels, or of latents
+where the attacker has the autoencoder. With a fresh secret for every image there is nothing to average.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ SPACES = ("pixels", "latents")
 def averaging(lab: Lab) -> Iterator[Row]:
     """Removal and forgery with the average of n images, in pixels and in latents; one secret, or fresh ones."""
     pool, victims = lab.extent.pool, lab.extent.victims
-    for method in (method for method in lab.methods if method.bits and not method.costly):
+    for method in (method for method in lab.methods if method.bits and not method.repaints):
         for fixed in (True, False):
             seen = lab.orders(pool, fixed_secret=fixed)
-            last = lab.orders(victims, first=2 * pool, fixed_secret=fixed)
+            last = lab.orders(victims, first=pool, fixed_secret=fixed)
             secrets = lab.secrets(method, last)
             marked, targets = (
                 lab.marked(method, last),
-                lab.plain(lab.orders(victims, first=2 * pool + victims)),
+                lab.plain(lab.orders(victims, first=pool + victims)),
             )
             for space in SPACES:
                 for number, mark in _estimates(lab, method, seen, space):
@@ -55,8 +56,9 @@ def averaging(lab: Lab) -> Iterator[Row]:
 def _estimates(
     lab: Lab, method: Method, seen: list[Order], space: str
 ) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """(n, mark) for each n: mean of n marked images less the mean of n unmarked ones of other prompts."""
-    others, total, first = lab.others(len(seen)), np.zeros(()), 0
+    """(n, mark) for each n: mean of n marked images less the mean of n unmarked ones."""
+    half = len(seen) // 2
+    others, total, first = [*seen[half:], *seen[:half]], np.zeros(()), 0
     for number in (number for number in NUMBERS if number <= len(seen)):
         for part in batches(range(first, number), 50):
             chosen = slice(part[0], part[-1] + 1)

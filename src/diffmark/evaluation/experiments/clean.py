@@ -12,8 +12,8 @@ from diffmark.evaluation.perception import quality
 
 def clean(lab: Lab) -> Iterator[Row]:
     """Detection without an attack, and quality against the same seed without a mark; a row a method."""
-    orders = lab.orders(lab.extent.marked)
     for method in lab.methods:
+        orders = lab.clean_orders(method)
         reading, _ = lab.reading(method, orders)
         row: Row = {"method": method.name, "bits": method.bits, "images": len(orders)}
         if method.bits:

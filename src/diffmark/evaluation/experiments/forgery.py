@@ -24,7 +24,7 @@ def forgery(lab: Lab) -> Iterator[Row]:
     itself, added to the target.
     """
     orders, count = lab.orders(lab.extent.victims), lab.extent.victims
-    targets = lab.plain(lab.others(count))
+    targets = lab.plain(lab.orders(count, first=lab.extent.pool))
     for method in (method for method in lab.methods if method.counts and not method.costly):
         marked, secrets = lab.marked(method, orders), lab.secrets(method, orders)
         ways = {"copy of fine detail": [_copied(a, b) for a, b in zip(marked, targets, strict=True)]}

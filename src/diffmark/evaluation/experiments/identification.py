@@ -29,7 +29,7 @@ def identification(lab: Lab) -> Iterator[Row]:
     for method in (method for method in lab.methods if method.bits == 64):
         for case, attack in CASES.items():
             name, hardness = attack or (None, 0.0)
-            orders = lab.orders(lab.extent.attacked if name else lab.extent.marked)
+            orders = lab.orders(lab.extent.attacked) if name else lab.clean_orders(method)
             reading, _ = lab.reading(method, orders, ATTACKS[name] if name else None, hardness)
             logits = np.stack([-reading.margins / 2, reading.margins / 2], axis=-1).astype(np.float32)
             decoded = Decoded(case, logits, reading.secrets)

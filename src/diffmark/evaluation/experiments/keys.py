@@ -18,11 +18,10 @@ def keys(lab: Lab) -> Iterator[Row]:
     `pearson_r` and `pearson_p` relate an image's bit error rate to the Hamming distance between its secret and the
     fixed one. Where all images are read without error there is nothing to relate.
     """
-    count = lab.extent.marked
     for method in (method for method in lab.methods if method.bits):
         anchor = lab.secrets(method, lab.orders(1, fixed_secret=True))[0]
         for fixed in (True, False):
-            orders = lab.orders(count, fixed_secret=fixed)
+            orders = lab.clean_orders(method, fixed)
             reading, _ = lab.reading(method, orders)
             if not fixed:  # what was asked for, also of a method that has one key for good
                 reading = replace(reading, secrets=np.stack([o.secret[: method.bits] for o in orders]))

@@ -185,10 +185,10 @@ def ablations(rows: list[Row]) -> Any:
         for shift, (what, label) in enumerate(
             (("bit_accuracy", "clean"), ("mean_attacked", "mean of attacks"))
         ):
-            axis.bar(
-                places + 0.4 * shift, [row[what] for row in chosen], 0.4, color=COLOURS[shift], label=label
-            )
-        names = [f"{row['ablation'].split('_')[-1]}\n{row['psnr']:.1f} dB" for row in chosen]
+            heights = [row.get(what, 0) for row in chosen]
+            axis.bar(places + 0.4 * shift, heights, 0.4, color=COLOURS[shift], label=label)
+        ends = [f"{row['psnr']:.1f} dB" if "psnr" in row else "stopped" for row in chosen]
+        names = [f"{row['answer']}\n{end}" for row, end in zip(chosen, ends, strict=True)]
         axis.set_xticks(places + 0.2, names, fontsize=9)
         axis.set(title=group, ylim=(0.4, 1.02))
         chance_line(axis)

@@ -9,6 +9,7 @@ import torch
 from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from torch import Tensor, nn
 
+from diffmark.vista.library import load_pipeline
 from diffmark.vista.looks import LOOK_PHRASES, LOOKS
 from diffmark.vista.scenes import random_caption
 from diffmark.vista.text import build_text_encoder, build_tokenizer, with_strange_word
@@ -29,6 +30,7 @@ class UNetConfig:
     block_out_channels: tuple[int, int, int] = (48, 96, 144)
     layers_per_block: int = 1
     text_width: int = 128
+    text_encoder: str = ""  # the model whose text encoder a UNet from scratch begins with; a new one if empty
     empty_share: float = 0.1  # of captions, for classifier-free guidance
     strange_share: float = 0.1  # of captions that get a meaningless word
     min_snr: float = 5.0
@@ -87,12 +89,15 @@ def build_unet(
 
 
 def build_pipeline(vae: Any, config: UNetConfig, folder: Path) -> Any:
-    """An untrained Vista pipeline; the tokenizer's files go to `folder/tokenizer`."""
+    """A Vista pipeline with an untrained UNet; the tokenizer's files go to `folder/tokenizer`."""
     torch.manual_seed(config.loop.seed)
     tokenizer = build_tokenizer(folder / "tokenizer")
+    text_encoder = build_text_encoder(tokenizer, config.text_width)
+    if config.text_encoder:
+        text_encoder.load_state_dict(load_pipeline(config.text_encoder).text_encoder.state_dict())
     return StableDiffusionPipeline(
         vae=vae,
-        text_encoder=build_text_encoder(tokenizer, config.text_width),
+        text_encoder=text_encoder,
         tokenizer=tokenizer,
         unet=build_unet(config.block_out_channels, config.layers_per_block, config.text_width),
         scheduler=build_scheduler(config.prediction),
