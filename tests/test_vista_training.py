@@ -34,7 +34,7 @@ from diffmark.vista.training.data import (
     photographs,
     places,
 )
-from diffmark.vista.training.lcm import LCMConfig, boundary_scalings, guidance_embedding, train_lcm
+from diffmark.vista.training.lcm import LCMConfig, LCMJob, boundary_scalings, guidance_embedding, train_lcm
 from diffmark.vista.training.loop import Chance, learning_rate, train
 from diffmark.vista.training.unet import UNetConfig, UNetJob, build_pipeline, train_unet
 from diffmark.vista.training.words import WordsConfig, train_words
@@ -206,6 +206,15 @@ def test_a_text_encoder_learns_to_say_its_words(tmp_path: Path) -> None:
     assert log[-1]["words"] < 0.5 * log[0]["words"]
     assert equal(before, pipeline.unet.state_dict())
     assert (tmp_path / "words" / "model" / "model_index.json").exists()
+
+
+def test_noise_levels_of_a_distillation_open_from_the_lowest(tmp_path: Path) -> None:
+    teacher = build_pipeline(tiny_vae(), UNET, tmp_path)
+    config = LCMConfig(loop=LOOP, solver_steps=12, opening=24)
+    job = LCMJob(config, landscapes_of(torch.zeros(2, 4, 8, 8)), teacher)
+    assert [job.open_levels(step) for step in (0, 1, 3, 12, 23, 500)] == [1, 1, 2, 6, 12, 12]
+    job.config = dataclasses.replace(config, opening=0)
+    assert job.open_levels(0) == 12
 
 
 def test_a_unet_from_scratch_can_begin_with_the_words_of_another_model(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Extent:
     costly_negatives: int = 1000  # all of them for methods that take seconds to read an image
     attacked: int = 100  # marked images an attack and strength
     adversarial: int = 30  # the same for attacks that take seconds an image
-    costly_attacked: int = 30  # and for methods that take seconds to read one
+    costly_attacked: int = 30  # and where it takes seconds to read or to mark one
     strengths: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
     victims: int = 50  # images that are forged, or freed of their mark
     keys: tuple[int, ...] = (10, 100, 1000, 10**4, 10**5, 10**6, 10**7, 10**8)

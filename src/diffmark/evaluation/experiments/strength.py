@@ -18,8 +18,8 @@ CASES = {"clean": None, "JPEG 50": ("jpeg", 0.5), "noise 0.05": ("noise", 0.5)}
 
 def strength(lab: Lab) -> Iterator[Row]:
     """Bit accuracy against same-seed PSNR when delta is scaled."""
-    orders = lab.orders(lab.extent.attacked)
     for method in (method for method in lab.methods if isinstance(method, DiffMark)):
+        orders = lab.orders(lab.extent.costly_attacked if method.repaints else lab.extent.attacked)
         for factor in STRENGTHS:
             sampling = replace(method.sampling, strength=factor)
             scaled = DiffMark(lab.studio.pipe, method.detector, sampling, method.injection)

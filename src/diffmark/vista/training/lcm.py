@@ -25,7 +25,8 @@ class LCMConfig:
     guidance_width: int = 64
     guidance_low: float = 2.0
     guidance_high: float = 8.0
-    solver_steps: int = 50  # of the teacher's DDIM trajectory; a step of it is skipped at a time
+    solver_steps: int = 12  # of the teacher's DDIM trajectory: with 50, small errors of each add up to grain
+    opening: int = 0  # steps over which noise levels open, lowest first: each learns from the one below
     huber: float = 0.01
     emphasis: float = 0.0  # more weight where a sun, a moon or an object is
     twins: bool = False  # each scene also with the objects that it has not
@@ -74,8 +75,8 @@ class LCMJob:
         picked = rng.integers(len(self.data.latents), size=config.loop.batch)
         z0 = self.data.latents[torch.from_numpy(picked)].contiguous(memory_format=torch.channels_last)
         noise = torch.randn(z0.shape, generator=chance.torch)
-        stride = 1000 // config.solver_steps
-        late = torch.randint(1, config.solver_steps + 1, (len(z0),), generator=chance.torch) * stride - 1
+        stride, levels = 1000 // config.solver_steps, self.open_levels(step)
+        late = torch.randint(1, levels + 1, (len(z0),), generator=chance.torch) * stride - 1
         early = (late - stride).clamp(min=0)
         span = config.guidance_high - config.guidance_low
         guidance = config.guidance_low + span * torch.rand(len(z0), generator=chance.torch)
@@ -97,6 +98,11 @@ class LCMJob:
         return self.data.emphasised(error, config.emphasis, picked).mean(), {
             "mse": F.mse_loss(student, target)
         }
+
+    def open_levels(self, step: int) -> int:
+        """How many noise levels of the solver are trained at a step."""
+        share = min(1.0, (step + 1) / self.config.opening) if self.config.opening else 1.0
+        return max(1, round(share * self.config.solver_steps))
 
     def consistent(self, z: Tensor, t: Tensor, text: Tensor, embedding: Tensor) -> Tensor:
         """The consistency function: latents at any t (B,) to z0."""
