@@ -10,12 +10,14 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 from tqdm import tqdm
 
 from diffmark.vista.paint import paint, places_of_things
 from diffmark.vista.scenes import Scene, random_scene, twin_scene
 
 Picture = NDArray[np.uint8]
+REACH = 2  # latents around a small thing that weigh as much as it
 
 
 def painted(
@@ -74,16 +76,19 @@ class Landscapes:
     twins: bool = False
 
     def emphasised(self, error: Tensor, emphasis: float, picked: NDArray[np.int64]) -> Tensor:
-        """An error (B, C, H, W) of the scenes `picked`, 1 + `emphasis` times itself where a small thing is.
+        """An error (B, C, H, W) of the scenes `picked`, 1 + `emphasis` times itself around small things.
 
-        With twins also where the twin has one. Else houses come uncalled: they would weigh more than meadows.
+        With twins also where the twin has one. Else houses come uncalled: they would weigh more than meadows. And
+        around, not only there: else wherever a bird may be the answer is more bird than there is, and flocks run
+        into strands.
         """
         if self.places is None:
             return error
         places = self.places[torch.from_numpy(picked)]
         if self.twins:
             places = places | self.places[torch.from_numpy(self._twin(picked))]
-        return error * (1 + emphasis * places[:, None])
+        around = F.max_pool2d(places[:, None].float(), 2 * REACH + 1, stride=1, padding=REACH)
+        return error * (1 + emphasis * around)
 
     def uncalled(self, error: Tensor, picked: NDArray[np.int64]) -> Tensor:
         """An error (B, C, H, W) where `picked` have objects that their twins have not; elsewhere none."""
