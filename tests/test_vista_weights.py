@@ -13,7 +13,7 @@ import torch
 from diffmark.vista import library, load_autoencoder, load_classifier, load_pipeline, model_names
 from diffmark.vista.classifier import agreement, targets
 from diffmark.vista.paint import paint
-from diffmark.vista.scenes import HELD_OUT, random_scene
+from diffmark.vista.scenes import HELD_OUT, caption, random_scene
 from diffmark.vista.training.autoencoder import reconstruction_psnr
 from diffmark.vista.training.data import to_tensor
 
@@ -37,7 +37,7 @@ def pipeline() -> Any:
 def test_the_family_stays_small() -> None:
     assert size(library.BUNDLED) < 40e6
     assert size(library.BUNDLED) + size(library.SIBLINGS) < 90e6
-    assert "vista" in model_names()
+    assert {"vista", "vista-lcm"} <= set(model_names())
 
 
 def test_a_fresh_interpreter_loads_the_pipeline() -> None:
@@ -81,6 +81,22 @@ def test_prompts_are_followed_in_a_few_steps(pipeline: Any) -> None:
     night, noon = images
     assert night.mean() < 0.35 < 0.5 < noon.mean()
     assert noon[200:].mean() > 0.6  # snow
+
+
+@torch.no_grad()
+def test_the_consistency_model_follows_prompts_in_four_steps() -> None:
+    lcm, scenes = load_pipeline("vista-lcm"), [random_scene(HELD_OUT + 7000 + i) for i in range(16)]
+    lcm.set_progress_bar_config(disable=True)
+    images = lcm(
+        [caption(scene) for scene in scenes],
+        num_inference_steps=4,
+        guidance_scale=4.0,
+        generator=[torch.Generator().manual_seed(i) for i in range(len(scenes))],
+        output_type="np",
+    ).images
+    right = agreement(load_classifier()(to_tensor((images * 255).round().astype(np.uint8))), targets(scenes))
+    for name in ("time", "weather", "terrain", "ground"):
+        assert float(right[name].float().mean()) > 0.7, name
 
 
 def test_weights_are_half_precision_and_names_are_clean(pipeline: Any) -> None:

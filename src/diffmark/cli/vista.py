@@ -64,18 +64,17 @@ def sheet(
     steps: Steps = None,
     guidance: Guidance = None,
 ) -> None:
-    """Generate a contact sheet for unseen prompts and print them."""
+    """Generate a contact sheet of the first pictures that `evaluate` measures, and print their prompts."""
     from PIL import Image
 
+    from diffmark.evaluation.studio import FIRST_SEED, unseen_orders
     from diffmark.pipelines import default_guidance, default_steps
     from diffmark.vista import load_pipeline
-    from diffmark.vista.evaluation import contact_sheet, generate, unseen
-    from diffmark.vista.scenes import caption
+    from diffmark.vista.evaluation import contact_sheet, generate
 
-    prompts = [caption(scene) for scene in unseen(count)]
-    pictures = generate(
-        load_pipeline(name), prompts, steps or default_steps(name), guidance or default_guidance(name)
-    )
+    prompts = [order.prompt for order in unseen_orders(count)]
+    steps, guidance = steps or default_steps(name), guidance or default_guidance(name)
+    pictures = generate(load_pipeline(name), prompts, steps, guidance, seed=FIRST_SEED)
     Image.fromarray(contact_sheet(list(pictures))).save(out)
     typer.echo("\n".join(prompts))
 

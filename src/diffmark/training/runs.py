@@ -120,7 +120,8 @@ class Run:
 
 def command() -> str:
     """The command line, without the folder that the program lies in."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    name = Path(sys.argv[0]).name
+    return " ".join(["diffmark" if name == "__main__.py" else name, *sys.argv[1:]])
 
 
 def _means(rows: list[dict[str, float]]) -> dict[str, float]:
