@@ -124,16 +124,33 @@ class Search:
         height, width = self.size = (codec.config.height, codec.config.width)
         self.latents, self.aspect = latents, aspect
         self.latent = torch.tensor([2 / width, 2 / height])  # its sides, in places
-        self.filters = codec.decoder.filters.weight.detach().float().cpu()  # (L, C h w)
-        shape = (codec.config.length, codec.config.channels, height, width)
-        self._filters = torch.fft.rfft2(self.filters.view(shape)) / (height * width)
         self._weights = torch.full((width // 2 + 1,), 2.0)  # of frequencies: half of them are left out,
         self._weights[:: width // 2] = 1  # but for those that are their own mirror images
         self.right, self.down = (torch.arange(-reach, reach + 1) for reach in map(_reach, (width, height)))
         rows = torch.outer(self.down, torch.arange(height)) * (2j * math.pi / height)
         columns = torch.outer(torch.arange(width // 2 + 1), self.right) * (2j * math.pi / width)
         self._rows, self._columns = rows.exp(), columns.exp() * self._weights[:, None]
-        self.plain = evidence(latents.flatten(1) @ self.filters.T, self.noise(self.spectra(latents))).item()
+        self._listen_with(codec.decoder.filters.weight.detach().float().cpu())
+        self._listen_with(self._decorrelated())
+        self.plain = self.heard_in(latents).item()
+
+    def _listen_with(self, filters: Tensor) -> None:
+        """Take filters (L, C h w)."""
+        shape = (len(filters), self.latents.shape[1], *self.size)
+        self.filters, self.energy = filters, filters.square().sum(dim=0)
+        self._filters = torch.fft.rfft2(filters.view(shape)) / math.prod(self.size)
+        self._energy = torch.fft.rfft2(self.energy.view(shape[1:])) / math.prod(self.size)
+
+    def _decorrelated(self) -> Tensor:
+        """The filters mixed so that what they say to this picture where no mark is does not hang together.
+
+        Structure in a picture moves many of the codec's own filters at once, which would look like a mark.
+        """
+        scores = torch.fft.irfft2(self.spectra(self.latents), s=self.size)[0]
+        near = torch.zeros(self.size, dtype=torch.bool)
+        near[:2, :2] = near[-1:, :2] = near[:2, -1:] = near[-1:, -1:] = True  # where the mark may be
+        values, vectors = torch.linalg.eigh(torch.cov(scores[:, ~near]))
+        return (vectors / values.clamp_min(1e-3 * values.mean()).sqrt()).T @ self.filters
 
     def spectra(self, latents: Tensor) -> Tensor:
         """Of the correlations of latents (V, C, h, w) with each filter, (V, L, h, w / 2 + 1)."""
@@ -144,12 +161,27 @@ class Search:
         return total
 
     def at_offsets(self, spectra: Tensor) -> Tensor:
-        """Scores of latents moved down and right by the whole latents within reach, (V, L, down, right)."""
+        """What (..., h, w / 2 + 1) is the spectrum of, at the whole offsets within reach, (..., down, right)."""
         return (self._rows @ (spectra @ self._columns)).real
 
-    def noise(self, spectra: Tensor) -> Tensor:
-        """The mean square of scores over all offsets, (V, L): what filters say to what is not theirs."""
-        return (torch.view_as_real(spectra).square().sum(dim=-1) * self._weights).sum(dim=(2, 3))
+    def power(self, latents: Tensor) -> Tensor:
+        """What latents (V, C, h, w) of this energy at each place would give the filters by chance, (V,)."""
+        return latents.square().flatten(1) @ self.energy
+
+    def power_at_offsets(self, latents: Tensor) -> Tensor:
+        """The same of latents moved by whole offsets, (V, down, right)."""
+        return self.at_offsets((torch.fft.rfft2(latents.square()).conj() * self._energy).sum(dim=1))
+
+    def noise(self, latents: Tensor, spectra: Tensor) -> Tensor:
+        """The mean square of scores over all offsets, (V, L), as a share of the power there."""
+        squares = (torch.view_as_real(spectra).square().sum(dim=-1) * self._weights).sum(dim=(2, 3))
+        energy = self.energy.view(latents.shape[1], -1).mean(dim=1)
+        return squares / (latents.square().sum(dim=(2, 3)) @ energy).clamp_min(1e-12)[:, None]
+
+    def heard_in(self, latents: Tensor) -> Tensor:
+        """The evidence in latents (V, C, h, w) where they are, (V,)."""
+        noise = self.noise(latents, self.spectra(latents))
+        return evidence(latents.flatten(1) @ self.filters.T, noise, self.power(latents))
 
     def look_up(self, views: Tensor) -> Tensor:
         """The marked picture's latents (V, C, h, w), nought where the picture does not show it."""
@@ -163,10 +195,7 @@ class Search:
 
     def heard(self, views: Tensor) -> tuple[Tensor, Tensor]:
         """Views (V, 5) and their evidence (V,)."""
-        found = []
-        for latents in map(self.look_up, views.split(BATCH)):
-            found.append(evidence(latents.flatten(1) @ self.filters.T, self.noise(self.spectra(latents))))
-        return views, torch.cat(found)
+        return views, torch.cat([self.heard_in(self.look_up(batch)) for batch in views.split(BATCH)])
 
     def placed(self, shapes: Tensor, fractions: int) -> tuple[Tensor, Tensor]:
         """Views (V, 5) of these turns, widths and heights (V, 3) at their offsets of most evidence, and that (V,).
@@ -180,8 +209,10 @@ class Search:
         return torch.cat(moved), torch.cat(found)
 
     def _placed(self, views: Tensor) -> tuple[Tensor, Tensor]:
-        spectra = self.spectra(self.look_up(views))
-        found = evidence(self.at_offsets(spectra), self.noise(spectra))  # (V, down, right)
+        latents = self.look_up(views)
+        spectra = self.spectra(latents)
+        noise, power = self.noise(latents, spectra), self.power_at_offsets(latents)
+        found = evidence(self.at_offsets(spectra), noise, power)  # (V, down, right)
         x = views[:, 3, None] + self.right * self.latent[0]
         y = views[:, 4, None] + self.down * self.latent[1]
         room = 1 - views[:, 1:3] + SLACK * self.latent  # a crop lies inside the marked picture
@@ -194,15 +225,18 @@ class Search:
         """The best of views (V, 5) of this evidence (V,) after small steps to more of it, and what it has then."""
         views = views[found.topk(min(KEPT, len(views))).indices]
         latents = self.look_up(views)
-        noise = self.noise(self.spectra(latents)) / _power(latents)  # hardly changes with small steps
+        noise = self.noise(latents, self.spectra(latents))  # hardly changes with small steps
         steps = torch.cat([torch.tensor([0.4, 0.008, 0.008]), self.latent / 4])
         for _ in range(ROUNDS):
             moves = torch.cat([torch.zeros(1, 5), torch.diag(steps), -torch.diag(steps)])
             for _ in range(2):
                 around = views[:, None] + moves  # (V, 11, 5)
                 latents = self.look_up(around.flatten(0, 1))
-                scores = latents.flatten(1) @ self.filters.T
-                heard = evidence(scores, noise.repeat_interleave(len(moves), 0) * _power(latents))
+                scores, around_noise = (
+                    latents.flatten(1) @ self.filters.T,
+                    noise.repeat_interleave(len(moves), 0),
+                )
+                heard = evidence(scores, around_noise, self.power(latents))
                 found, where = heard.view(len(views), -1).max(dim=1)
                 views = around[torch.arange(len(views)), where]
             best = found.topk(max(1, len(views) // 2)).indices
@@ -210,12 +244,14 @@ class Search:
         return View(*views[0].tolist()), found.max().item()
 
 
-def evidence(scores: Tensor, noise: Tensor) -> Tensor:
-    """How far the scores (V, L, ...) of all filters together stand out of noise of variances (V, L): (V, ...).
+def evidence(scores: Tensor, noise: Tensor, power: Tensor) -> Tensor:
+    """How far all scores (V, L, ...) together stand out of noise (V, L) times power (V, ...): (V, ...).
 
     The sum of squares is chi-squared if there is no mark; this is its distance from the mean, in deviations.
     """
-    total = torch.einsum("vl...,vl->v...", scores.square(), 1 / noise.clamp_min(1e-30))
+    total = torch.einsum("vl...,vl->v...", scores.square(), 1 / noise.clamp_min(1e-30)) / power.clamp_min(
+        1e-30
+    )
     return (total - noise.shape[1]) / math.sqrt(2 * noise.shape[1])
 
 
@@ -240,11 +276,6 @@ def candidates(search: Search) -> Iterator[tuple[Tensor, Tensor]]:
     turned = torch.cartesian_prod(turns, shares)[:, [0, 1, 1]]
     cropped = F.pad(torch.cartesian_prod(shares, shares), (1, 0))
     yield search.placed(torch.cat([turned, cropped]), 2)
-
-
-def _power(latents: Tensor) -> Tensor:
-    """The mean square of each view's latents, (V, 1)."""
-    return latents.square().mean(dim=(1, 2, 3)).clamp_min(1e-12)[:, None]
 
 
 def _reach(side: int) -> int:
