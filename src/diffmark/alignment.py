@@ -59,8 +59,9 @@ class View:
         return replace(picture, image=image, notes=(*picture.notes, str(self)))
 
     def __str__(self) -> str:
+        turn = round(self.turn, 1) + 0.0  # no -0.0
         return (
-            f"read as turned by {self.turn:.1f} degrees and showing {self.width:.0%} x {self.height:.0%} "
+            f"read as turned by {turn:.1f} degrees and showing {self.width:.0%} x {self.height:.0%} "
             f"around ({(self.x + 1) / 2:.0%}, {(self.y + 1) / 2:.0%}) of the marked picture"
         )
 
