@@ -59,10 +59,11 @@ TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
 
 
 def fill(page: str, text: str) -> str:
-    """docs/`page`.md with its tables."""
+    """docs/`page`.md with its tables, as far as there are results."""
     for name, (where, file, table) in TABLES.items():
-        if where == page:
-            results = json.loads((ROOT / "results" / f"{file}.json").read_text())["results"]
+        path = ROOT / "results" / f"{file}.json"
+        if where == page and path.exists():
+            results = json.loads(path.read_text())["results"]
             new = f"<!-- {name} -->\n{table(results)}\n<!-- end {name} -->"
             text = re.sub(rf"(?s)<!-- {name} -->.*<!-- end {name} -->", lambda _, new=new: new, text)
     return text
