@@ -199,13 +199,14 @@ def fill(text: str) -> str:
     psnr = codec["results"]["psnr"]
     said = f"""The codec that ships for the embedded model marks z0 (injection `final`); same-seed PSNR is
 {psnr["mean"]:.1f} dB (least {psnr["min"]:.1f}). It was measured on painted scenes, through the autoencoder and
-image files. Brackets are exact 95% intervals, thresholds exact (45 and 51 of 64 bits). Crops cost it bits. All
-figures are in `results/vista_final.json`, made by `diffmark train measure`.
+image files. Brackets are exact 95% intervals, thresholds exact (45 and 51 of 64 bits). Crops cost it bits, unless
+it is read with `--align` ([docs/detection.md](docs/detection.md#turned-and-cropped-pictures)). All figures are in
+`results/vista_final.json`, made by `diffmark train measure`.
 
 {codec_table(codec["results"])}
 
 Four more codecs ship for real latent spaces and mark images that already exist, with nothing else installed.
-Bit accuracy (pictures measured) at strength 1; rotations and crops lose these marks, see
+Bit accuracy (pictures measured) at strength 1; rotated and cropped pictures need `--align`, see
 [docs/families.md](docs/families.md):
 
 {family_table(ROOT / "results")}

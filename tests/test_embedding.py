@@ -43,6 +43,17 @@ def test_any_size_and_strength_zero(vae, secret):
     assert np.array_equal(np.asarray(embed(photo, tiny_codec(), vae, secret, 0.0)), np.asarray(photo))
 
 
+def test_a_codec_knows_its_own_strength(photo, vae, secret):
+    codec = tiny_codec(embed_strength=8.0)
+    assert (
+        embed(photo, codec, vae, secret).tobytes() == embed(photo, tiny_codec(), vae, secret, 8.0).tobytes()
+    )
+    assert embed(photo, codec, vae, secret, 1.0).tobytes() != embed(photo, codec, vae, secret).tobytes()
+    for wrong in (0, -1.0, float("nan"), True):
+        with pytest.raises(ValueError, match="embed_strength is a number above 0"):
+            tiny_codec(embed_strength=wrong)
+
+
 def test_bad_arguments(photo, vae, secret):
     with pytest.raises(FamilyError):
         embed(photo, tiny_codec(16), vae, secret)
@@ -53,7 +64,7 @@ def test_bad_arguments(photo, vae, secret):
 
 
 def test_command(photo, vae, tmp_path, monkeypatch, capsys):
-    codec = tiny_codec().save_pretrained(tmp_path / "codec")
+    codec = tiny_codec(embed_strength=1.5).save_pretrained(tmp_path / "codec")
     vae.save_pretrained(codec / "vae")
     exif = Image.Exif()
     exif[0x010E] = "a description"
@@ -71,6 +82,7 @@ def test_command(photo, vae, tmp_path, monkeypatch, capsys):
     code, text = run(tmp_path / "in", "--out", tmp_path / "out", "--json")
     records = [json.loads(line) for line in text.out.splitlines()]
     assert (code, len(records), len({r["secret"] for r in records})) == (0, 2, 2)
+    assert {r["strength"] for r in records} == {1.5}
     with Image.open(tmp_path / "out" / "a.png") as marked:
         assert marked.getexif()[0x010E] == "a description"
         assert 0x0112 not in marked.getexif()

@@ -13,7 +13,7 @@ from diffmark.codec import Codec, CodecConfig
 from diffmark.detection import Detector
 from diffmark.injection import Injection
 from diffmark.training import family_measurement
-from diffmark.training.family_measurement import compare, measure_family
+from diffmark.training.family_measurement import compare, measure_family, suggested_strength
 from diffmark.training.family_publication import load_half, publish_family
 from diffmark.vista import load_autoencoder
 
@@ -58,6 +58,20 @@ def test_strength_costs_psnr(measured):
         ratios = [row["psnr"] for row in curve]
         assert ratios == sorted(ratios, reverse=True)
         assert ratios[0] - ratios[-1] > 6  # four times the strength
+
+
+def test_the_least_strength_that_reads_enough_is_suggested(measured):
+    found, codec, _ = measured
+    assert found["strength"] == codec.config.embed_strength == 2.0  # nothing is read at any
+
+    def suggested(*accuracies):
+        strengths = (0.5, 1.0, 1.41, 2.0)
+        return suggested_strength(
+            [{"strength": s, "bit_accuracy": a} for s, a in zip(strengths, accuracies, strict=True)]
+        )
+
+    assert suggested(0.9, 0.97, 0.985, 0.99) == 1.41
+    assert suggested(0.99, 0.99, 0.99, 0.99) == 1.0  # attacks need a reserve
 
 
 def test_an_untrained_codec_reads_by_chance(measured):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
@@ -52,6 +53,7 @@ class CodecConfig:
     pixels_per_latent: int = 8  # the vae's downsampling factor
     injection: Injection = field(default_factory=Injection)  # the one the codec was trained with
     deviation: float | None = None  # of every delta, exactly; None leaves it to alpha, as in the paper
+    embed_strength: float = 1.0  # times delta, when an image that already exists is marked
     doses: Mapping[str, float] = field(
         default_factory=dict
     )  # of other injection modes, to be read about as well
@@ -67,6 +69,8 @@ class CodecConfig:
             raise ValueError(f"sizes are whole numbers from 1 to {LARGEST}, got {sizes}")
         if not isinstance(self.matched_filter, bool):
             raise ValueError(f"matched_filter is true or false, got {self.matched_filter!r}")
+        if isinstance(self.embed_strength, bool) or not 0 < self.embed_strength < math.inf:
+            raise ValueError(f"embed_strength is a number above 0, got {self.embed_strength!r}")
         for mode, dose in self.doses.items():
             Injection(mode, dose)  # raises where there is no such mode, or no such dose
         shrink = 2 ** len(self.decoder_widths)

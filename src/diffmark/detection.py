@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from diffmark import statistics
+from diffmark.alignment import CLEAR, Aligner, View
 from diffmark.calibration import evidence
 from diffmark.codec import Codec, find_codec, read_config
 from diffmark.fast import PixelDecoder, load_pixel_decoder
@@ -110,7 +111,9 @@ class Detection:
             return f"no secret was given, and the calibration cannot state a rate of {self.fpr:g}"
         if self.test == "blind":
             return f"no secret was given; unmarked images are read this surely with p = {self.p_value:.2g}"
-        return "no secret was given and the codec is not calibrated, so its bits alone prove nothing"
+        return (
+            "no secret was given and the codec is not calibrated for this reading: bits alone prove nothing"
+        )
 
 
 class Detector:
@@ -122,6 +125,7 @@ class Detector:
         vae: nn.Module | None,
         *,
         pixel_decoder: PixelDecoder | None = None,
+        align: bool = False,
         fpr: float = 1e-3,
         payload: PayloadScheme | None = None,
         batch_size: int = 8,
@@ -131,6 +135,8 @@ class Detector:
             check_family(codec.config, vae)
         elif pixel_decoder is None:
             raise ValueError("a detector needs an autoencoder, or a pixel decoder in its place")
+        if align and vae is None:
+            raise ValueError("alignment needs an autoencoder")
         statistics.match_threshold(codec.config.length, fpr)  # raises if the rate cannot be reached
         if payload and payload.code.length != codec.config.length:
             raise ValueError(
@@ -141,6 +147,7 @@ class Detector:
         self.codec = codec.eval()
         self.vae: Any = vae.eval() if vae is not None else None
         self.pixel_decoder = pixel_decoder
+        self.aligner = Aligner(codec, vae) if align and vae is not None else None
         self.fpr, self.payload = fpr, payload
         self.batch_size, self.max_pixels = batch_size, max_pixels
 
@@ -154,7 +161,8 @@ class Detector:
     ) -> Detector:
         """Codec by name, folder or hub id; `vae` by folder or hub id, or the one that comes with the codec.
 
-        `fast` reads with the codec's pixel decoder instead of an autoencoder.
+        `fast` reads with the codec's pixel decoder instead of an autoencoder. `align=True` looks for marks that
+        were turned or cropped (`diffmark.alignment`).
         """
         if fast:
             if isinstance(codec, Codec) or vae is not None:
@@ -228,8 +236,9 @@ class Detector:
         secrets: Bits | None = None,
         source: str = "logits",
         notes: tuple[str, ...] = (),
+        calibrated: bool = True,
     ) -> Detection:
-        """The verdict on one image's logits, (L, 2)."""
+        """The verdict on one image's logits, (L, 2); blind only if they were read as the calibration was."""
         logits = np.asarray(logits, np.float32)
         margins = logits[:, 1] - logits[:, 0]
         bits = (margins > 0).astype(np.uint8)
@@ -253,7 +262,7 @@ class Detector:
                 verdict=verdict, test="payload", p_value=payload.p_value, payload=payload, **shared
             )
         # The calibration was measured through an autoencoder; a pixel decoder is sure of itself in another way.
-        if self.codec.calibration is not None and self.pixel_decoder is None:
+        if self.codec.calibration is not None and self.pixel_decoder is None and calibrated:
             p_value = self.codec.calibration.p_value(float(evidence(margins)))
             verdict = _verdict(p_value, self.fpr)
             if (
@@ -284,17 +293,28 @@ class Detector:
     def _decide_batch(
         self, batch: list[Picture | ImageError], secrets: Bits | None
     ) -> Iterator[Detection | ImageError]:
+        views = [self._view(item) if isinstance(item, Picture) else View() for item in batch]
+        batch = [
+            view.undo(item) if isinstance(item, Picture) and view != View() else item
+            for item, view in zip(batch, views, strict=True)
+        ]
         pictures = [item for item in batch if isinstance(item, Picture)]
         rows: Iterator[np.ndarray] = iter(())
         if pictures:
             pixels = np.stack([picture.pixels() for picture in pictures])
             rows = iter(self.logits(torch.from_numpy(pixels)))
-        for item in batch:
-            yield (
-                item
-                if isinstance(item, ImageError)
-                else self.decide(next(rows), secrets, item.source, item.notes)
-            )
+        for item, view in zip(batch, views, strict=True):
+            if isinstance(item, ImageError):
+                yield item
+            else:  # a view is chosen for its evidence, which the calibration knows of pictures as they come
+                yield self.decide(next(rows), secrets, item.source, item.notes, calibrated=view == View())
+
+    def _view(self, picture: Picture) -> View:
+        """The view that the picture is read in: as it is, unless a mark is clear in another."""
+        if self.aligner is None:
+            return View()
+        view, found = self.aligner.find(picture)
+        return view if found >= CLEAR else View()
 
 
 def _verdict(p_value: float, fpr: float) -> Verdict:

@@ -20,10 +20,14 @@ from diffmark.vae import check_family, decode, encode
 
 @torch.no_grad()
 def embed(
-    image: ImageLike, codec: Codec, vae: nn.Module, secret: SecretLike, strength: float = 1.0
+    image: ImageLike, codec: Codec, vae: nn.Module, secret: SecretLike, strength: float | None = None
 ) -> Image.Image:
-    """An upright RGB copy of the image that carries the secret; strength 0 gives the pixels as they were."""
+    """An upright RGB copy of the image that carries the secret; strength 0 gives the pixels as they were.
+
+    The codec knows the strength that suits it (`CodecConfig.embed_strength`).
+    """
     check_family(codec.config, vae)
+    strength = codec.config.embed_strength if strength is None else strength
     if not np.isfinite(strength):
         raise ValueError(f"strength must be a finite number, got {strength}")
     secrets = as_secrets(secret, codec.config.length)

@@ -1,15 +1,13 @@
-"""Fast reading: a pixel decoder, from an image at half the codec's size to logits, without any autoencoder.
+"""Fast reading: a small network in the place of the autoencoder's encoder, on images at half the codec's size.
 
-It is the codec's decoder on pixels folded to the grid of the latents, trained on marked pictures. It lies beside
-the codec as `pixel.safetensors`, and can be exported to ONNX for onnxruntime.
+It gives what the codec's own decoder reads, latents as far as the mark needs them. Its
+weights lie beside the codec as `pixel.safetensors`; with the decoder it can be exported to ONNX for onnxruntime.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,57 +15,75 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffmark.codec import CodecConfig, CodecError, SecretDecoder, find_codec
+from diffmark.codec import Codec, CodecConfig, CodecError, find_codec
 
 WEIGHTS_FILE = "pixel.safetensors"
 SHRINK = 2  # an image is read at the codec's native size over this
+WIDTH = 64  # channels between pixels and latents
 
 
-class PixelDecoder(nn.Module):
-    """Pixels in [-1, 1] at half the codec's native size, (B, 3, H, W) -> logits (B, L, 2)."""
+class PixelEncoder(nn.Module):
+    """Pixels in [-1, 1] at half the native size, (B, 3, H, W) -> latents (B, C, h, w)."""
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
         self.fold = config.pixels_per_latent // SHRINK  # pixels a latent at this size
-        self.config = config
-        self.decoder = SecretDecoder(replace(config, channels=3 * self.fold**2))
+        folded = 3 * self.fold**2
+        self.layers = nn.Sequential(
+            nn.Conv2d(folded, WIDTH, 3, padding=1),
+            nn.SiLU(),
+            nn.Conv2d(WIDTH, WIDTH, 3, padding=1),
+            nn.SiLU(),
+            nn.Conv2d(WIDTH, config.channels, 3, padding=1),
+        )
+        self.straight = nn.Conv2d(folded, config.channels, 3, padding=1)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        folded = nn.functional.pixel_unshuffle(pixels, self.fold)
+        return self.layers(folded) + self.straight(folded)
+
+
+class PixelDecoder(nn.Module):
+    """A pixel encoder and the codec's own decoder: pixels (B, 3, H, W) -> logits (B, L, 2)."""
+
+    def __init__(self, codec: Codec) -> None:
+        super().__init__()
+        self.encoder = PixelEncoder(codec.config)
+        self.decoder = codec.decoder
 
     @property
     def image_size(self) -> tuple[int, int]:
         """(height, width) that it reads."""
-        height, width = self.config.image_size
+        height, width = self.decoder.config.image_size
         return height // SHRINK, width // SHRINK
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return self.decoder(nn.functional.pixel_unshuffle(pixels, self.fold))
+        return self.decoder(self.encoder(pixels))
 
 
-def save_pixel_decoder(decoder: PixelDecoder, folder: str | Path) -> Path:
+def save_pixel_encoder(encoder: PixelEncoder, folder: str | Path) -> Path:
     """Write it beside a codec, in half precision."""
     from safetensors.torch import save_file
 
     file = Path(folder) / WEIGHTS_FILE
-    state = decoder.state_dict().items()
-    save_file({name: (v.half() if v.is_floating_point() else v).contiguous() for name, v in state}, file)
+    save_file({name: value.half().contiguous() for name, value in encoder.state_dict().items()}, file)
     return file
 
 
-def load_pixel_decoder(codec: str | Path) -> PixelDecoder:
+def load_pixel_decoder(source: str | Path) -> PixelDecoder:
     """The pixel decoder of a codec by name, folder or hub id, in float32."""
     from safetensors.torch import load_file
 
-    folder = find_codec(codec)
+    folder = find_codec(source)
     if not (folder / WEIGHTS_FILE).is_file():
         raise CodecError(
-            f"the codec {str(codec)!r} has no pixel decoder ({WEIGHTS_FILE}): read it without --fast"
+            f"the codec {str(source)!r} has no pixel decoder ({WEIGHTS_FILE}): read it without --fast"
         )
-    document = json.loads((folder / "config.json").read_text())
-    decoder = PixelDecoder(CodecConfig.from_dict(document["config"]))
-    own = decoder.state_dict()
-    state = load_file(folder / WEIGHTS_FILE)
+    decoder = PixelDecoder(Codec.from_pretrained(folder))
+    own, state = decoder.encoder.state_dict(), load_file(folder / WEIGHTS_FILE)
     if own.keys() != state.keys() or any(own[name].shape != state[name].shape for name in own):
         raise CodecError(f"{folder / WEIGHTS_FILE} does not fit the codec beside it")
-    decoder.load_state_dict({name: value.to(own[name].dtype) for name, value in state.items()})
+    decoder.encoder.load_state_dict({name: value.float() for name, value in state.items()})
     return decoder.eval()
 
 

@@ -51,13 +51,21 @@ class Picture:
     image: Image.Image
     source: str
     notes: tuple[str, ...] = field(default=())
+    resized_from: tuple[int, int] | None = None  # (width, height), if it was resized
+
+    @property
+    def aspect(self) -> float:
+        """Width over height, before it was resized."""
+        width, height = self.resized_from or self.image.size
+        return width / height
 
     def resized(self, size: tuple[int, int]) -> Picture:
         """Resampled to (height, width), whatever the aspect was."""
         height, width = size
         if self.image.size == (width, height):
             return self
-        return replace(self, image=self.image.resize((width, height), Image.Resampling.LANCZOS))
+        image = self.image.resize((width, height), Image.Resampling.LANCZOS)
+        return replace(self, image=image, resized_from=self.resized_from or self.image.size)
 
     def pixels(self) -> np.ndarray:
         """float32 in [-1, 1], shape (3, height, width)."""

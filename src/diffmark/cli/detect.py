@@ -16,6 +16,13 @@ from diffmark.cli.payloads import read_scheme
 if TYPE_CHECKING:
     from diffmark.detection import Detector
 
+Align = Annotated[
+    bool,
+    typer.Option(
+        "--align", help="Look for marks that were turned or cropped too; slow where there is no mark."
+    ),
+]
+
 
 def detect(
     images: Annotated[
@@ -26,6 +33,7 @@ def detect(
     fast: Annotated[
         bool, typer.Option("--fast", help="Read with the codec's pixel decoder, without an autoencoder.")
     ] = False,
+    align: Align = False,
     secret: Annotated[
         list[str] | None, typer.Option(help="Hex of a secret to look for; may be repeated.")
     ] = None,
@@ -48,8 +56,10 @@ def detect(
     from diffmark.pipelines import find_device
     from diffmark.progress import track
 
+    if maps and align:
+        raise typer.BadParameter("a map shows a picture as it came: give --maps or --align")
     paths = list(expand(images, sys.stdin))
-    detector = Detector.from_pretrained(codec, vae, fast, fpr=fpr, batch_size=batch_size)
+    detector = Detector.from_pretrained(codec, vae, fast, align=align, fpr=fpr, batch_size=batch_size)
     detector.payload = read_scheme(payload_key, payload_bits, detector.codec.config.length)
     found = detector.to(find_device(device)).scan(paths, secret or None)
     outcomes = track(found, "reading", len(paths))

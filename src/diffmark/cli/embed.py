@@ -25,7 +25,9 @@ def embed(
     codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
     vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
     secret: Annotated[str, typer.Option(help="Hex digits, or 'random' for a fresh one an image.")] = "random",
-    strength: Annotated[float, typer.Option(help="Scale of the mark.")] = 1.0,
+    strength: Annotated[
+        float | None, typer.Option(help="Scale of the mark; what suits the codec by default.")
+    ] = None,
     c2pa_cert: Chain = None,
     c2pa_key: PrivateKey = None,
     registry: Url = None,
@@ -43,6 +45,7 @@ def embed(
     targets = _targets(paths, out)
     detector = Detector.from_pretrained(codec, vae)
     length = detector.codec.config.length
+    strength = detector.codec.config.embed_strength if strength is None else strength
     with opened(registry, actor) if c2pa_cert or c2pa_key else nullcontext() as keys:
         finish = signing(keys, c2pa_cert, c2pa_key)
         if finish and keys is not None:

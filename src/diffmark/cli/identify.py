@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffmark.cli.detect import Align
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def identify(
     ] = False,
     codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
     vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
+    align: Align = False,
     registry: Url = None,
     actor: Actor = None,
     reason: Reason = "",
@@ -45,7 +47,7 @@ def identify(
     2: an image could not be read, or another error. Every call is written to the registry's audit log before its
     answer is shown.
     """
-    found = list(read(images or [], codec, vae))
+    found = list(read(images or [], codec, vae, align))
     sources = [(name, values) for name, values in found if values is not None]
     if not found and not bits:
         raise ValueError("give an image, a folder, a file of logits, or --bits HEX")
@@ -65,7 +67,7 @@ def identify(
     raise typer.Exit(2 if unreadable else 0 if all(result.verdict for result in results) else 1)
 
 
-def read(names: list[str], codec: str, vae: str | None) -> Iterator[tuple[str, Any]]:
+def read(names: list[str], codec: str, vae: str | None, align: bool) -> Iterator[tuple[str, Any]]:
     """(name, logits (64, 2)) of every image or row of a logits file; None for an image that cannot be read."""
     from diffmark.cli.detect import expand
     from diffmark.progress import track
@@ -79,7 +81,7 @@ def read(names: list[str], codec: str, vae: str | None) -> Iterator[tuple[str, A
         from diffmark.detection import Detector
         from diffmark.images import ImageError
 
-        outcomes = Detector.from_pretrained(codec, vae).scan(pictures)
+        outcomes = Detector.from_pretrained(codec, vae, align=align).scan(pictures)
         for path, outcome in zip(pictures, track(outcomes, "reading", len(pictures)), strict=True):
             if isinstance(outcome, ImageError):
                 typer.echo(f"error: {outcome}", err=True)

@@ -123,26 +123,25 @@ def family(
 @app.command("pixel-decoder")
 def pixel_decoder(
     config: Config,
-    codec: Annotated[str, typer.Option(help="The family's codec: name, folder or hub id.")],
-    vae: Teacher,
+    codec: Annotated[str, typer.Option(help="A codec that comes with an autoencoder: name or folder.")],
     pictures: Photographs,
     out: Out = None,
-    cache: Cache = Path("runs/cache"),
 ) -> None:
-    """Train the decoder that reads a codec's secrets from pixels at once; a run that is there is resumed."""
-    from diffmark.codec import Codec
-    from diffmark.training.ground import channel_of
-    from diffmark.training.lessons import make_lessons
-    from diffmark.training.pixel_decoder import PixelDecoderConfig, train_pixel_decoder
-    from diffmark.training.tiny import open_autoencoder
+    """Train the network that reads a codec's secrets without an autoencoder; a run that is there is resumed."""
+    import numpy as np
+
+    from diffmark.detection import Detector
+    from diffmark.training.photographs import split_photographs
+    from diffmark.training.pixel_decoder import PixelDecoderConfig, make_examples, train_pixel_decoder
     from diffmark.vista.training.config import read_config
 
     out = out or Path("runs") / config.stem
     settings = read_config(config, PixelDecoderConfig)
-    teacher = open_autoencoder(vae)
-    lessons = make_lessons(teacher, pictures, settings.every, cache)
-    channel = channel_of(teacher, lessons, cache)
-    train_pixel_decoder(settings, Codec.from_pretrained(codec), channel, lessons, out)
+    detector = Detector.from_pretrained(codec)
+    paths = split_photographs(pictures, settings.every).train
+    order = np.random.default_rng(settings.loop.seed).permutation(len(paths))[: settings.pictures]
+    examples = make_examples(detector.codec, detector.vae, [paths[i] for i in order], settings.loop.seed)
+    train_pixel_decoder(settings, detector.codec, examples, out)
     typer.echo(out)
 
 

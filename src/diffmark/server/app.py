@@ -231,7 +231,9 @@ def create_app(service: Service) -> FastAPI:
         token: Operator,
         image: Annotated[UploadFile, File(description="The image to mark.")],
         secret: Annotated[str, Form(description="Hex of the secret.")],
-        strength: Annotated[float, Form(ge=0, le=10)] = 1.0,
+        strength: Annotated[
+            float | None, Form(ge=0, le=10, description="Scale of the mark; what suits the codec by default.")
+        ] = None,
     ) -> Response:
         """The image with a mark, as PNG."""
         (upload,) = _uploads([image])

@@ -99,7 +99,7 @@ class Service:
             evidence = self.mapping.run(lambda: self.mapper.map(native, secret), self.limits.seconds)
         return Examination.of(found, picture.image.size, answer, evidence)
 
-    def embed(self, upload: tuple[str, bytes], secret: str, strength: float) -> bytes:
+    def embed(self, upload: tuple[str, bytes], secret: str, strength: float | None) -> bytes:
         """The marked image as PNG."""
         try:
             secrets = as_secrets(secret, self.detector.codec.config.length)

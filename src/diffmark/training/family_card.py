@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
+from diffmark.codec import CodecConfig
+
 MODELS = {
     "sd": "Stable Diffusion 1.x and 2.x and the many models fine-tuned from them",
     "sdxl": "Stable Diffusion XL and models fine-tuned from it",
@@ -18,16 +20,19 @@ LIMITS = (
     "DIR --codec {family} --out MINE` measures that on your own model.",
     "The figures are of {marked} photographs and Stable Diffusion images that training never opened, few enough "
     "for wide intervals (in the JSON). Same-seed figures are of {same_seed} of them.",
-    "Rotations and crops beyond the mildest in the table lose the mark: the decoder's last layer is tied to "
-    "positions.",
+    "Rotations and crops beyond the mildest in the table lose the mark, because the decoder is tied to positions. "
+    "`diffmark detect --align` looks for it in turns of up to 10 degrees and crops to at least 75% of a side; "
+    "figures are in `docs/detection.md`.",
     "Regeneration and adversarial attacks were not measured.",
     "The unmarked crops were cut out of latents, many from each photograph, so they are not independent.",
     "The same secret gives the same delta, so many images of one key can be averaged to estimate it.",
 )
 
 
-def card(family: str, found: dict[str, Any], provenance: dict[str, Any], deviation: float | None) -> str:
+def card(config: CodecConfig, found: dict[str, Any], provenance: dict[str, Any]) -> str:
     """README.md of the folder that ships."""
+    family = config.family or "own"
+    strength = found.get("strength", 1.0)  # that sizes and attacks were measured at
     counts = {
         "family": family,
         "marked": found["attacks"]["none"]["payload_verified"]["of"],
@@ -38,8 +43,9 @@ def card(family: str, found: dict[str, Any], provenance: dict[str, Any], deviati
         _wrapped(
             f"For {MODELS.get(family, family)}. The mark is added to z0, so no denoiser was needed for its "
             "training and one codec serves every model of the latent space. Native size 512 px (64x64 latents); "
-            "other sizes "
-            f"and aspects are stretched. delta has standard deviation {deviation} in diffusion-scaled latents."
+            "other sizes and aspects are stretched. delta has standard deviation "
+            f"{config.deviation} in diffusion-scaled latents; `diffmark embed` multiplies it by "
+            f"{config.embed_strength:g}."
         ),
         _training(family, provenance),
         "## Figures\n",
@@ -51,9 +57,10 @@ def card(family: str, found: dict[str, Any], provenance: dict[str, Any], deviati
         _autoencoder(found),
         _curves(found),
         _table(
-            "After an attack on embedded images of strength 1, read with our autoencoder:", found["attacks"]
+            f"After an attack on images embedded at strength {strength:g}, read with our autoencoder:",
+            found["attacks"],
         ),
-        _table("Other sizes (height x width), embedded at strength 1:", found["sizes"]),
+        _table(f"Other sizes (height x width), embedded at strength {strength:g}:", found["sizes"]),
         _negatives(found),
         "## Limits\n",
         "".join(_point(limit.format(**counts)) for limit in LIMITS),

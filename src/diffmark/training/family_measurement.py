@@ -11,6 +11,7 @@ Every secret is a payload with error correction, so bits and payloads are read f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from diffmark.training.photographs import centre_square
 from diffmark.vista.training.data import to_tensor, to_uint8
 
 STRENGTHS = (0.5, 0.71, 1.0, 1.41, 2.0)
+ACCURACY = 0.98  # of the bits, that the suggested strength gives
 SIZES = (
     (256, 256),
     (384, 640),
@@ -130,6 +132,8 @@ def measure_family(
     photographs = [Image.fromarray(centre_square(path, size)) for path in chosen[:marked]]
     found: dict[str, Any] = {"held_out": len(paths), "payload_bits": [20, 13, 12]}
     found["embedded"], images = _embedded(reader, own, photographs)
+    found["strength"] = suggested_strength(found["embedded"])
+    codec.config = replace(codec.config, embed_strength=found["strength"])
     found["attacks"] = _attacked(reader, images, seed)
     found["sizes"] = _sizes(reader, own, photographs[: max(marked // 4, 2)])
     if teacher is not None and same_seed:
@@ -147,16 +151,22 @@ def measure_family(
 def _embedded(
     reader: Reader, own: nn.Module, photographs: list[Image.Image]
 ) -> tuple[list[Any], list[Image.Image]]:
-    """Accuracy and PSNR over strengths, and the marked images of strength 1."""
+    """Accuracy and PSNR over strengths, and the marked images of the suggested strength."""
     codec, curve = reader.detector.codec, []
-    kept: list[Image.Image] = []
+    made: dict[float, list[Image.Image]] = {}
     for strength in tqdm(STRENGTHS, desc="embedding", disable=None):
         images = [
             embed(image, codec, own, reader.secrets[i], strength) for i, image in enumerate(photographs)
         ]
         curve.append({"strength": strength, **_ratios(images, photographs), **reader.figures(images)})
-        kept = images if strength == 1 else kept
-    return curve, kept
+        made[strength] = images
+    return curve, made[suggested_strength(curve)]
+
+
+def suggested_strength(curve: Sequence[dict[str, Any]]) -> float:
+    """The least strength that gives enough of the bits, or the greatest; below 1 attacks would find no reserve."""
+    enough = [row["strength"] for row in curve if row["strength"] >= 1 and row["bit_accuracy"] >= ACCURACY]
+    return min(enough, default=max(row["strength"] for row in curve))
 
 
 def _attacked(reader: Reader, images: list[Image.Image], seed: int) -> dict[str, Any]:

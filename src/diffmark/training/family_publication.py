@@ -40,6 +40,5 @@ def publish_family(codec: Codec, autoencoder: nn.Module, folder: str | Path, fou
     described.write_text(json.dumps(settings, indent=2) + "\n")
     weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
     save_file({name: value.half() for name, value in load_file(weights).items()}, weights)
-    family = codec.config.family or "own"
-    (folder / "README.md").write_text(card(family, found, codec.provenance, codec.config.deviation))
+    (folder / "README.md").write_text(card(codec.config, found, codec.provenance))
     return folder
