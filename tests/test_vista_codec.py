@@ -37,17 +37,29 @@ def test_the_shipped_codec_reads_what_it_wrote():
     assert not unmarked.marked
 
 
+def rows_of(text):
+    """The cells of the Markdown table in a text, without its head."""
+    lines = [line for line in text.splitlines() if line[:1] == "|"]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
 def test_the_card_shows_the_results():
     found = json.loads(RESULT.read_text())["results"]
     card = (find_codec("vista") / "README.md").read_text()
     assert f"{found['psnr']['mean']:.1f} dB (min {found['psnr']['min']:.1f})" in card
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in card.splitlines() if line[:1] == "|"
-    ]
-    for row, figures in zip(rows[2:], found["attacks"].values(), strict=True):
+    own, others = card.split("## Other injection modes")
+    for row, figures in zip(rows_of(own), found["attacks"].values(), strict=True):
         assert float(row[1]) == pytest.approx(figures["bit_accuracy"], abs=5e-5)
         assert float(row[2]) == pytest.approx(figures["worst_image"], abs=5e-4)
         assert float(row[3]) == pytest.approx(figures["tpr_at_0.001"]["rate"], abs=5e-4)
         assert float(row[4]) == pytest.approx(figures["tpr_at_1e-06"]["rate"], abs=5e-4)
+    for row, mode in zip(rows_of(others), ("late", "persistent"), strict=True):
+        there = json.loads(RESULT.with_name(f"vista_{mode}.json").read_text())["results"]
+        assert row[0].startswith(f"{mode}, dose {there['injection']['dose']:g}")
+        assert row[1].startswith(f"{there['psnr']['mean']:.1f} dB")
+        attacks = there["attacks"]
+        for cell, name in zip(row[2:5], ("none", "jpeg_50", "rotation_5"), strict=True):
+            assert float(cell) == pytest.approx(attacks[name]["bit_accuracy"], abs=5e-4)
+        assert float(row[5]) == attacks["none"]["tpr_at_1e-06"]["rate"]
     document = json.loads((find_codec("vista") / "config.json").read_text())
     assert document["provenance"]["measured"]["psnr"] == found["psnr"]
