@@ -62,21 +62,31 @@ def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
     names = {"distance_network": "a network", "frechet_network": "another", "auc": 0.99, "negatives": 10_000}
     clean = [
         {"method": "a", "bits": 64, "bit_accuracy": 0.9, "tpr_0.01_empirical": rate, "tpr_1e-06_exact": rate},
-        {"method": "b", "bits": 0, "tpr_0.01_empirical": rate},
+        {"method": "tree-ring", "bits": 0, "tpr_0.01_empirical": rate},
     ]
     attacked = [
         {"method": name, "attack": "jpeg", "kind": "distortion", "tpr_empirical": {**rate, "value": value}}
-        for name, value in (("a", 0.2), ("a", 0.4), ("b", 0.7))
+        for name, value in (("a", 0.2), ("a", 0.4), ("tree-ring", 0.7), ("diffmark", 0.6))
     ]
-    attacked[0]["bit_accuracy"] = attacked[1]["bit_accuracy"] = 0.75
+    timed = [
+        {"method": "a", "batch": batch, "seconds_per_image": 0.01, "ratio": 2.0, "stages": {"rest": 1.0}}
+        for batch in (1, 16)
+    ]
     extent = {"marked": 500, "attacked": 100}
-    for name, rows in (("clean", [row | quality | names for row in clean]), ("robustness", attacked)):
+    for name, rows in (
+        ("clean", [row | quality | names | {"images": 500} for row in clean]),
+        ("robustness", attacked),
+        ("latency", timed),
+    ):
         document = {"config": {"extent": extent, "model": "tiny"}, "rows": rows}
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     text = module.evaluation_section(tmp_path)
-    assert "| a | 64 | 0.9000 | 0.500 [0.400, 0.600] | 0.500 [0.400, 0.600] |" in text
-    assert "| b | 0 | presence only | 0.500 [0.400, 0.600] | too few bits |" in text
-    assert "| jpeg | 0.750 / 0.300 | **0.700** |" in text  # who loses a cell is shown to lose it
+    assert "| a | 64 | 500 | 0.9000 | 0.500 [0.400, 0.600] | 0.500 [0.400, 0.600] |" in text
+    assert "| tree-ring | 0 | 500 | presence only | 0.500 [0.400, 0.600] | too few bits |" in text
+    assert "| -, 1.000, 11.0 dB |" in text  # what the paper states of it
+    assert "| jpeg | **0.700** (0.74) | 0.600 (1.00) |" in text  # who loses a cell is shown to lose it
+    assert "| jpeg | **0.300** |" in text
+    assert "| a | 10 | 2 | 10 | 2 | rest 100% |  |" in text
     extent["marked"] = 16
     document = {"config": {"extent": extent, "model": "tiny"}, "rows": []}
     (tmp_path / "clean.json").write_text(json.dumps(document))

@@ -50,6 +50,9 @@ def evaluate(
     guidance: Annotated[
         float | None, typer.Option(help="Guidance, diffusers' scale; 7.5, or 4 for the embedded models.")
     ] = None,
+    compile_unet: Annotated[
+        bool, typer.Option("--compile", help="Compile the UNet first: a minute, then images come a quarter faster.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Few images: minutes instead of hours.")] = False,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Say what is left to do and how long it takes; do nothing.")
@@ -72,6 +75,8 @@ def evaluate(
     from diffmark.pipelines import default_guidance
 
     pipe = quiet_pipeline(model)
+    if compile_unet:
+        pipe.unet.compile()
     sampling = Sampling(steps, guidance or default_guidance(model))
     others = {
         name: Studio(cache, other, name, few_steps(other, sampling))

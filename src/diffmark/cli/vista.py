@@ -88,6 +88,9 @@ def evaluate(
     cache: Annotated[
         Path, typer.Option(help="Where pictures are kept; `diffmark evaluate` with the same uses them.")
     ] = Path("runs/pictures"),
+    compile_unet: Annotated[
+        bool, typer.Option("--compile", help="Compile the UNet first: a minute, then images come a quarter faster.")
+    ] = False,
     out: Out = None,
 ) -> None:
     """Measure prompt alignment, Frechet distance and the time an image takes; a run that was stopped goes on."""
@@ -104,13 +107,15 @@ def evaluate(
     sampling = Sampling(steps or default_steps(name), guidance or default_guidance(name))
     orders, pipeline = unseen_orders(count), load_pipeline(name)
     pipeline.set_progress_bar_config(disable=True)
+    if compile_unet:
+        pipeline.unet.compile()
     studio = Studio(cache, pipeline, name, sampling)
     parts = tqdm(list(batches(orders, BATCH)), "generating", disable=None)
     pictures = [np.asarray(image) for part in parts for image in studio.plain(part)]
-    scores = {
-        **evaluate_pictures(pictures, [scene_of(order) for order in orders], load_classifier()),
-        "seconds_per_image": seconds_per_image(pipeline, orders[0].prompt, sampling.steps, sampling.guidance),
-    }
+    scores = evaluate_pictures(pictures, [scene_of(order) for order in orders], load_classifier())
+    scores["seconds_per_image"] = seconds_per_image(
+        load_pipeline(name), orders[0].prompt, sampling.steps, sampling.guidance
+    )
     config = {"model": name, "digest": model_digest(name), "count": count, "steps": sampling.steps,
               "guidance": sampling.guidance, "first_seed": FIRST_SEED}  # fmt: skip
     _publish(scores, config, f"evaluate --name {name} --count {count}", out)

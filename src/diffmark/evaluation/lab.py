@@ -241,7 +241,8 @@ def mean_psnr(images: Sequence[Image.Image], others: Sequence[Image.Image]) -> N
 
     if any(a.size != b.size for a, b in zip(images, others, strict=True)):
         return np.array(np.nan)
-    return np.array(np.mean([psnr(a, b) for a, b in zip(images, others, strict=True)]))
+    changed = [(a, b) for a, b in zip(images, others, strict=True) if a is not b]
+    return np.array(np.mean([psnr(a, b) for a, b in changed]) if changed else np.nan)
 
 
 def _read(method: Method, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> Reading:

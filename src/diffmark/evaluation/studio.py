@@ -19,7 +19,6 @@ from diffmark.evaluation.meter import Meter
 from diffmark.generation import Order, Sampling
 from diffmark.methods.base import Method
 from diffmark.provenance import weights_digest
-from diffmark.secret import to_hex
 from diffmark.vae import decode
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ class Studio:
         return {"model": self.digest, "prompt": order.prompt, "seed": order.seed, **run}
 
     def _of(self, method: Method, order: Order) -> Recipe:
-        return {**self._unmarked(order), "secret": to_hex(order.secret), **method.fingerprint()}
+        return {**self._unmarked(order), "secret": order.secret.tobytes().hex(), **method.fingerprint()}
 
 
 def to_images(pixels: Tensor) -> list[Image.Image]:
