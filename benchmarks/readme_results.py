@@ -117,7 +117,8 @@ def evaluation_section(folder: Path) -> str:
 Images of `{clean["config"]["model"]}`, of prompts and seeds that no training saw; unmarked images of the model, its
 siblings, the painter and photographs, half of them attacked. Made by
 `diffmark evaluate all --methods {methods} --out {place}`; all figures are in `{place}`. Frechet distance of
-features of {rows[0]["frechet_network"]}; "distance" has LPIPS's form on {rows[0]["distance_network"]} and is not LPIPS.
+features of {rows[0]["frechet_network"]}; "distance" has LPIPS's form on {rows[0]["distance_network"]}
+and is not LPIPS.
 
 {clean_table(rows)}
 

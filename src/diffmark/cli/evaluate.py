@@ -51,7 +51,10 @@ def evaluate(
         float | None, typer.Option(help="Guidance, diffusers' scale; 7.5, or 4 for the embedded models.")
     ] = None,
     compile_unet: Annotated[
-        bool, typer.Option("--compile", help="Compile the UNet first: a minute, then images come a quarter faster.")
+        bool,
+        typer.Option(
+            "--compile", help="Compile the UNet first: a minute, then images come a quarter faster."
+        ),
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Few images: minutes instead of hours.")] = False,
     estimate: Annotated[

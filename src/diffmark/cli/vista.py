@@ -89,7 +89,10 @@ def evaluate(
         Path, typer.Option(help="Where pictures are kept; `diffmark evaluate` with the same uses them.")
     ] = Path("runs/pictures"),
     compile_unet: Annotated[
-        bool, typer.Option("--compile", help="Compile the UNet first: a minute, then images come a quarter faster.")
+        bool,
+        typer.Option(
+            "--compile", help="Compile the UNet first: a minute, then images come a quarter faster."
+        ),
     ] = False,
     out: Out = None,
 ) -> None:

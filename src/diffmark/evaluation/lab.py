@@ -46,8 +46,9 @@ class Extent:
     photographs: int = 4000  # crops
     costly_negatives: int = 1000  # all of them for methods that take seconds to read an image
     attacked: int = 100  # marked images an attack and strength
-    adversarial: int = 30  # the same for attacks that take seconds an image
-    costly_attacked: int = 30  # and where it takes seconds to read or to mark one
+    costly_attacked: int = 10  # the same where it takes seconds to read or to mark one
+    adversarial: int = 30  # the same for attacks that take half a minute an image
+    compared_adversarial: int = 2  # and of the methods that the first one is compared with
     strengths: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
     victims: int = 50  # images that are forged, or freed of their mark
     keys: tuple[int, ...] = (10, 100, 1000, 10**4, 10**5, 10**6, 10**7, 10**8)
@@ -64,8 +65,9 @@ class Extent:
             photographs=100,
             costly_negatives=20,
             attacked=8,
-            adversarial=1,
             costly_attacked=2,
+            adversarial=1,
+            compared_adversarial=1,
             strengths=(0.5, 1.0),
             victims=8,
             keys=(10, 1000, 10**5),

@@ -179,16 +179,7 @@ def paint_objects(canvas: Canvas, objects: tuple[str, ...], ground: str, time: s
     light = mix(canvas.shade, canvas.sun, 0.85)
     flip = canvas.sun_x < 0.5
     if "birds" in objects:
-        cx, cy = rng.uniform(0.25, 0.75), rng.uniform(0.15, 0.42)
-        tone = (
-            colour(1, 1, 1)
-            if time in ("dawn", "noon", "sunset")
-            else mix(canvas.haze, colour(1, 1, 1), 0.5) * 8.5
-        )
-        for index in range(int(rng.integers(4, 7))):
-            x = cx + (index - 2.5) * 0.085 + rng.normal(0, 0.015)
-            y = cy + abs(index - 2.5) * 0.035 + rng.normal(0, 0.012)
-            paste(canvas, bird(int(s * rng.uniform(0.035, 0.05)), int(rng.integers(3))), y * hz, x * s, tone)
+        _paint_flock(canvas)
     if "house" in objects:
         height = int(s * rng.uniform(0.17, 0.22))
         x = rng.uniform(0.2, 0.42) if left_first else rng.uniform(0.58, 0.8)
@@ -213,6 +204,21 @@ def paint_objects(canvas: Canvas, objects: tuple[str, ...], ground: str, time: s
         height = int(s * rng.uniform(0.42, 0.55) / 4) * 4
         x = rng.uniform(0.70, 0.84) if left_first else rng.uniform(0.16, 0.30)
         paste(canvas, tree(height, int(rng.integers(6))), s * rng.uniform(0.90, 0.97), x * s, light, flip)
+
+
+def _paint_flock(canvas: Canvas) -> None:
+    """Three or four birds, each well apart from the next; dark before a bright sky, white before a dark one."""
+    rng, s, hz = canvas.rng, canvas.size, canvas.horizon
+    count = int(rng.integers(3, 5))
+    middle, top, apart = rng.uniform(0.4, 0.6), rng.uniform(0.22, 0.5), rng.uniform(0.18, 0.21)
+    for index in range(count):
+        place = index - (count - 1) / 2
+        x = (middle + place * apart + rng.normal(0, 0.012)) * s
+        y = (top + abs(place) * 0.09 + rng.normal(0, 0.03)) * hz
+        height = int(s * rng.uniform(0.055, 0.075))
+        behind = canvas.image[max(int(y) - height, 0) : int(y) + 1, int(x) - height : int(x) + height]
+        tone = 1.0 if behind.mean() > 0.42 else 8.5
+        paste(canvas, bird(height, int(rng.integers(3))), y, x, colour(tone, tone, tone))
 
 
 def _rgba(light: Array) -> Array:

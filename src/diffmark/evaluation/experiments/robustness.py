@@ -33,7 +33,8 @@ def robustness(lab: Lab) -> Iterator[Row]:
 def _row(lab: Lab, method: Method, attack: Attack, strength: float, bound: float | None) -> Row:
     count = lab.extent.costly_attacked if method.costly else lab.extent.attacked
     if attack.kind == "adversarial":
-        count = min(count, lab.extent.adversarial)
+        first = method is lab.methods[0]
+        count = min(count, lab.extent.adversarial if first else lab.extent.compared_adversarial)
     reading, psnr = lab.reading(method, lab.orders(count), attack, strength)
     row: dict[str, Any] = {"method": method.name, "attack": attack.name, "kind": attack.kind, "by": attack.by}
     row |= {"strength": strength, "value": attack.value(strength), "unit": attack.unit, "images": count}
