@@ -96,9 +96,37 @@ def fill_registry(text: str) -> str:
         ("rows", "registry_store", rows_table),
     ):
         rows = json.loads((ROOT / "results" / f"{file}.json").read_text())["rows"]
-        new = f"<!-- {name} -->\n{table(rows)}\n<!-- end {name} -->"
-        text = re.sub(rf"(?s)<!-- {name} -->.*<!-- end {name} -->", lambda _, new=new: new, text)
+        text = between(name, table(rows), text)
     return text
+
+
+def fill_training(text: str) -> str:
+    """docs/training.md with the ablations."""
+    return between("ablations", ablation_table(ROOT / "results" / "ablations"), text)
+
+
+def between(name: str, new: str, text: str) -> str:
+    """A page with something new between its two comments of a name."""
+    marked = f"<!-- {name} -->\n{new}\n<!-- end {name} -->"
+    return re.sub(rf"(?s)<!-- {name} -->.*<!-- end {name} -->", lambda _: marked, text)
+
+
+def ablation_table(folder: Path) -> str:
+    """A line for each run of configs/ablations, the base first; a run that a guard stopped says why."""
+    lines = [
+        "| run | bit accuracy | mean under attack | marked at FPR 1e-3 | same-seed PSNR |",
+        "| --- " * 5 + "|",
+    ]
+    for path in sorted(folder.glob("*.json"), key=lambda path: (path.stem != "base", path.stem)):
+        document = json.loads(path.read_text())
+        if "stopped" in document:
+            lines.append(f"| `{path.stem}` | stopped by a guard: {document['stopped']} | | | |")
+            continue
+        attacks, psnr = document["results"]["attacks"], document["results"]["psnr"]["mean"]
+        mean, clean = _mean([row["bit_accuracy"] for row in attacks.values()]), attacks["none"]
+        cells = [f"{clean['bit_accuracy']:.3f}", f"{mean:.3f}", f"{clean['tpr_at_0.001']['rate']:.2f}"]
+        lines.append(f"| `{path.stem}` | {' | '.join(cells)} | {psnr:.1f} dB |")
+    return "\n".join(lines)
 
 
 def evaluation_section(folder: Path) -> str:
@@ -253,13 +281,11 @@ The registry, CPU milliseconds (`python benchmarks/registry_search.py`, results/
 [docs/registry.md](docs/registry.md):
 
 {search_table(search["rows"])}
-
 """
-    return re.sub(
-        r"(?s)(<!-- results -->\n).*(<!-- end results -->)", lambda m: m.group(1) + said + m.group(2), text
-    )
+    return between("results", said, text)
 
 
 if __name__ == "__main__":
-    for page, filled in ((ROOT / "README.md", fill), (ROOT / "docs" / "registry.md", fill_registry)):
-        page.write_text(filled(page.read_text()))
+    pages = {"README.md": fill, "docs/registry.md": fill_registry, "docs/training.md": fill_training}
+    for name, filled in pages.items():
+        (ROOT / name).write_text(filled((ROOT / name).read_text()))

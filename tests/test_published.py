@@ -40,8 +40,10 @@ def test_the_readme_shows_its_results():
     page = (ROOT / "README.md").read_text()
     assert load("readme_results").fill(page) == page, "run `python benchmarks/readme_results.py`"
     assert "exact search among 1e8 keys" in page
-    page = (ROOT / "docs" / "registry.md").read_text()
-    assert load("readme_results").fill_registry(page) == page, "run `python benchmarks/readme_results.py`"
+    for name in ("registry", "training"):
+        page = (ROOT / "docs" / f"{name}.md").read_text()
+        filled = getattr(load("readme_results"), f"fill_{name}")(page)
+        assert filled == page, "run `python benchmarks/readme_results.py`"
 
 
 def test_the_pages_on_detection_and_families_show_their_results():

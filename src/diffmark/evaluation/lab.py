@@ -41,7 +41,7 @@ class Extent:
     marked: int = 1000  # marked images for clean figures
     repainted: int = 100  # the same for methods that go through all steps of the model for each picture
     pool: int = 1000  # pictures of the model, with z0: negatives, averaging
-    siblings: int = 100  # pictures of each other model of the family
+    siblings: int = 50  # pictures of each other model of the family
     scenes: int = 4000  # pictures of the painter
     photographs: int = 4000  # crops
     costly_negatives: int = 1000  # all of them for methods that take seconds to read an image
