@@ -146,6 +146,7 @@ def test_the_demo_names_all_four(tmp_path):
     stranger = tmp_path / "mine"
     stranger.mkdir()
     (stranger / "photo.png").write_bytes(b"precious")
+    (stranger / "registry.db").write_bytes(b"a registry in use")
     with pytest.raises(Exception, match="holds something else"):
         demo.main(stranger)
     assert (stranger / "photo.png").exists()

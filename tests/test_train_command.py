@@ -30,6 +30,7 @@ from diffmark.training.config import (
 from diffmark.training.measurement import measure_codec
 from diffmark.training.plotting import plot_run
 from diffmark.training.preparation import prepare
+from diffmark.training.sources import open_pictures
 
 RUN_FILE = """
 [codec]
@@ -165,7 +166,7 @@ def test_a_pipeline_and_its_lcm_are_frozen_and_its_prompts_embedded_once(
     config = replace(config, data=DataConfig(**data[mode]))
     material = prepare(config)
     models = material.paths.denoisers
-    assert calls == [3 if mode == "persistent" else 1, 1]
+    assert calls == ([3, 1, 1] if mode == "persistent" else [1, 1])  # the LCM is asked whether its words differ
     assert material.paths.uses_lcm == (mode == "persistent")
     frozen = [*models.unet.parameters(), *material.autoencoder.parameters()]
     assert not any(parameter.requires_grad for parameter in frozen)
@@ -187,6 +188,14 @@ def test_prompts_come_from_a_file_else_from_captions(tmp_path):
         paths.read_prompts(str(tmp_path / "empty.txt"), None)
 
 
+def test_whoever_holds_out_more_holds_out_the_same_ones_first(workshop):
+    """So pictures that chose the best codec are not among those that it is measured on."""
+    few, many = (open_pictures(str(workshop / "pictures"), (64, 64), 100, held_out) for held_out in (4, 10))
+    for i in range(4):
+        assert np.array_equal(few.held_out.pixels(i), many.held_out.pixels(i))
+    assert many.train.count == few.train.count - 6
+
+
 def test_late_paths_take_only_the_last_of_the_ddim_steps(rig):
     pipe = rig("sd").pipe
     models = paths.Denoisers(pipe.unet, pipe.scheduler, _embeds(1, 2, 7, 32), _embeds(2, 1, 7, 32))
@@ -195,6 +204,23 @@ def test_late_paths_take_only_the_last_of_the_ddim_steps(rig):
     assert late.ddim_trajectory.timesteps == (251, 1)  # of 751, 501, 251, 1 below 0.4 of 1000
     assert late.ddim_weights.sum() == pytest.approx(1)
     assert late.bridge_weights.sum() == pytest.approx(1)
+    # Each path begins with the noise that its first step is told of.
+    start = late.draw(Chance(0, 0), 400)
+    for trajectory in (late.ddim_trajectory, late.bridge_trajectory):
+        noise = (1 - float(trajectory.abar[0])) ** 0.5
+        assert late.entered(start, trajectory).std() == pytest.approx(noise, rel=0.02)
+    assert late.ddim_trajectory.abar[0] != late.bridge_trajectory.abar[0]
+
+
+def test_an_lcm_with_words_of_its_own_hears_them(rig):
+    pipe = rig("sd").pipe
+    theirs = _embeds(3, 2, 7, 32)
+    models = paths.Denoisers(
+        pipe.unet, pipe.scheduler, _embeds(1, 2, 7, 32), _embeds(2, 1, 7, 32), pipe, theirs
+    )
+    start = paths.Paths(tiny_config("persistent"), None, None, models).draw(Chance(0, 0), 3)
+    assert start.lcm_embeddings is not None
+    assert all(any(torch.equal(row, one) for one in theirs) for row in start.lcm_embeddings)
 
 
 def test_persistent_paths_start_at_noise_even_where_pictures_are_given(rig):

@@ -55,6 +55,10 @@ def test_tables_become_dataclasses(tmp_path):
         ("[gates]\nrobustness = 600", "gates.robustness and robustness.attacks go together"),
         ("[gates]\nrobustness = 600\n[robustness]\nattacks = {jpg = 1.0}", "unknown attack 'jpg'"),
         ("[gates]\nrobustness = 600\n[robustness]\nattacks = {jpeg = 2.0}", "strength of jpeg lies in"),
+        (
+            "[gates]\nimperceptibility = -1\nrobustness = 0\n[robustness]\nattacks = {jpeg = 1.0}",
+            "opens within imperceptibility",
+        ),
         ("[paths]\nddim_steps = 0", "without a DDIM path"),
         ("[paths]\nrefresh_every = 4", "needs a replay buffer"),
         ("[paths]\nregen_on = 'z0'", "regen_on is ddim or bridge"),

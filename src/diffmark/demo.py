@@ -35,6 +35,7 @@ CUSTOMERS = {
 }
 ATTACKS = {"JPEG 50": ("jpeg", 0.5), "half size": ("resize", 0.615), "noise 0.05": ("noise", 0.5)}
 OTHERS = 1_000_000
+MARK = ".diffmark-demo"  # tells a folder that the demonstration made, and may make anew
 
 
 @dataclass
@@ -64,10 +65,11 @@ def main(
 ) -> None:
     """Run the demonstration and write pictures and a page into OUT."""
     console = Console()
-    if out.exists() and any(out.iterdir()) and not (out / "registry.db").exists():
+    if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
         raise typer.BadParameter(f"{out} holds something else: choose another folder")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
+    (out / MARK).touch()
     loaded = Codec.from_pretrained(codec)
     with Registry.open(f"sqlite:///{out / 'registry.db'}", actor="demo") as registry:
         console.print(f"Issuing keys to {len(CUSTOMERS)} accounts among {others:,} others ...")

@@ -121,7 +121,9 @@ def evaluate(
     )
     config = {"model": name, "digest": model_digest(name), "count": count, "steps": sampling.steps,
               "guidance": sampling.guidance, "first_seed": FIRST_SEED}  # fmt: skip
-    _publish(scores, config, f"evaluate --name {name} --count {count}", out)
+    given = {"--steps": steps, "--guidance": guidance}
+    more = "".join(f" {option} {value:g}" for option, value in given.items() if value is not None)
+    _publish(scores, config, f"evaluate --name {name} --count {count}{more}", out)
 
 
 @app.command("evaluate-autoencoder")

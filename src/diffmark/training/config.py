@@ -207,6 +207,10 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if (self.gates.robustness >= 0) != bool(self.robustness.attacks):
             raise ValueError("gates.robustness and robustness.attacks go together: give both or none")
+        if self.gates.robustness >= 0 > self.gates.imperceptibility:
+            raise ValueError(
+                "gates.robustness opens within imperceptibility: give gates.imperceptibility >= 0"
+            )
         if self.paths.ddim_steps == 0 and (self.weights.ddim or self.paths.regen_on == "ddim"):
             raise ValueError(
                 "without a DDIM path (paths.ddim_steps = 0) set weights.ddim = 0 and paths.regen_on = 'bridge'"

@@ -195,7 +195,7 @@ def train(
                 terms, figures = step_terms(codec, autoencoder, paths, config, step, chance, count, replay)
                 loss = sum((weights[name] * term for name, term in terms.items()), torch.zeros(()))
             optimiser.backward(loss / settings.accumulation)
-            values = meter.add({"loss": loss, **{f"loss_{k}": v for k, v in terms.items()}, **figures})
+            values = meter.add({**{f"loss_{k}": v for k, v in terms.items()}, "loss": loss, **figures})
             check_finite(step, {name: value for name, value in values.items() if name.startswith("loss")})
         meter.add(optimiser.update())
         guard.check(step, values["accuracy"], values["delta_deviation"])
@@ -219,7 +219,7 @@ def train(
             save_samples(present, autoencoder, paths, config, Path(folder) / "samples" / f"{done:08d}.png")
         if done % config.log.save_every == 0 or done == last:
             optimiser.average_buffers()
-            own = {"guard": guard.state_dict()} | ({"replay": replay.state_dict()} if replay else {})
+            own = {"guard": guard.state_dict()} | ({} if replay is None else {"replay": replay.state_dict()})
             shared = {"codec": codec.state_dict(), "optimiser": optimiser.state_dict(), "best": best}
             run.save(done, shared, own)
     run.close()

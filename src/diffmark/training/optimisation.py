@@ -53,9 +53,11 @@ class Optimiser:
     def update(self) -> dict[str, Tensor]:
         """Average, clip, step; returns the norms of both gradients before clipping."""
         self._average_gradients()
-        norms = {}
-        for name, network, clip in zip(("encoder", "decoder"), self.networks, self.clips, strict=True):
-            norms[f"gradient_{name}"] = self.accelerator.clip_grad_norm_(network.parameters(), clip)
+        self.accelerator.unscale_gradients()  # once for both: a scaler refuses a second time
+        norms = {
+            f"gradient_{name}": nn.utils.clip_grad_norm_(network.parameters(), clip)
+            for name, network, clip in zip(("encoder", "decoder"), self.networks, self.clips, strict=True)
+        }
         for optimiser in self._optimisers:
             optimiser.step()
             optimiser.zero_grad()

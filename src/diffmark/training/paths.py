@@ -34,9 +34,10 @@ NOWHERE = Trajectory((), (1.0,))
 class Start:
     """Where the paths of one batch start; the marked and the clean one share it."""
 
-    z: Tensor  # z_T, noised latents, or z0
-    noises: tuple[Tensor, ...]  # what an LCM re-noises with
+    z: Tensor  # z_T, or z0 of pictures
+    noises: tuple[Tensor, ...]  # what an LCM re-noises with; what pictures are noised with for a late start
     embeddings: Tensor | None  # (B, S, d)
+    lcm_embeddings: Tensor | None = None  # where the LCM has its own text encoder
 
 
 @dataclass(frozen=True)
@@ -98,20 +99,26 @@ class Paths:
         shape = (count, codec.channels, codec.height, codec.width)
         pool = self.held_out if held_out else self.latents
         rows = chance.indices(count, len(pool)) if pool is not None else None
-        embeddings = None
+        embeddings = lcm_embeddings = None
         if self.denoisers is not None:
             prompts = len(self.denoisers.embeddings)
             paired = rows is not None and pool is not None and prompts == len(pool)
             prompt_rows = rows if paired else chance.indices(count, prompts)
             embeddings = self.denoisers.embeddings[prompt_rows].to(self.device)
+            if self.uses_lcm and self.denoisers.lcm_embeddings is not None:
+                lcm_embeddings = self.denoisers.lcm_embeddings[prompt_rows].to(self.device)
         if pool is None or rows is None:
             z = chance.normal(*shape)
             noises = tuple(chance.normal(*shape) for _ in range(self.config.paths.steps - 1))
-            return Start(z, noises if self.uses_lcm else (), embeddings)
+            return Start(z, noises if self.uses_lcm else (), embeddings, lcm_embeddings)
         z = pool[rows].float().to(self.device)
-        if self.injection.mode == "late":
-            z = bridge.noised(z, chance.normal(*shape), self.bridge_trajectory.abar[0])
-        return Start(z, (), embeddings)
+        return Start(z, (chance.normal(*shape),) if self.injection.mode == "late" else (), embeddings)
+
+    def entered(self, start: Start, trajectory: Trajectory) -> Tensor:
+        """Where a trajectory begins; a late one on pictures noised to its first step."""
+        if self.injection.mode != "late":
+            return start.z
+        return bridge.noised(start.z, start.noises[0], trajectory.abar[0])
 
     def bridge(self, start: Start, delta: Tensor | None) -> Tensor:
         """z0 of the differentiable path; the clean one for delta None, without gradient."""
@@ -128,12 +135,14 @@ class Paths:
                 denoise, start.z, delta, weights, trajectory, start.noises, paths.checkpointing, scaling
             )
         denoise = self._denoiser(start, guidance=1.0)
-        return bridge.ddim_path(denoise, start.z, delta, weights, trajectory, paths.checkpointing)
+        z = self.entered(start, trajectory)
+        return bridge.ddim_path(denoise, z, delta, weights, trajectory, paths.checkpointing)
 
     def ddim(self, start: Start, delta: Tensor | None) -> Tensor:
         """z0 of the detached path, as the pipeline makes it."""
         denoise = self._denoiser(start, self.config.paths.guidance)
-        return bridge.detached_ddim_path(denoise, start.z, delta, self.ddim_weights, self.ddim_trajectory)
+        z = self.entered(start, self.ddim_trajectory)
+        return bridge.detached_ddim_path(denoise, z, delta, self.ddim_weights, self.ddim_trajectory)
 
     def _denoiser(self, start: Start, guidance: float) -> Any:
         if self.denoisers is None or start.embeddings is None:
@@ -152,7 +161,8 @@ class Paths:
             w = torch.full((len(start.z),), self.config.paths.guidance - 1)
             cond = pipe.get_guidance_scale_embedding(w, embedding_dim=pipe.unet.config.time_cond_proj_dim)
             cond = cond.to(self.device, start.z.dtype)
-        denoise = bridge.denoiser_of(pipe.unet, pipe.scheduler, start.embeddings, timestep_cond=cond)
+        embeddings = start.embeddings if start.lcm_embeddings is None else start.lcm_embeddings
+        denoise = bridge.denoiser_of(pipe.unet, pipe.scheduler, embeddings, timestep_cond=cond)
         return denoise, float(pipe.scheduler.config.timestep_scaling)
 
 
@@ -192,7 +202,10 @@ def load_denoisers(
             if part is not None:
                 part.unet.compile()
     embeddings, empty = embed(pipe, prompts, device), embed(pipe, [""], device)
-    return Denoisers(pipe.unet, pipe.scheduler, embeddings, empty, lcm), pipe.vae
+    lcm_embeddings = None
+    if lcm is not None and not torch.equal(embed(lcm, [""], device), empty):
+        lcm_embeddings = embed(lcm, prompts, device)
+    return Denoisers(pipe.unet, pipe.scheduler, embeddings, empty, lcm, lcm_embeddings), pipe.vae
 
 
 @torch.no_grad()

@@ -35,7 +35,7 @@ def through_pixels(
         strength = curriculum.attack_strength(
             step, settings.strength_start, settings.strength_end, settings.warmup, config.gates.robustness
         )
-        for name, rows in zip(names, torch.arange(kept, len(pixels)).chunk(len(names)), strict=True):
+        for name, rows in zip(names, torch.arange(kept, len(pixels)).tensor_split(len(names)), strict=True):
             drawn = settings.attacks[name] * strength * chance.uniform()
             attacked = robustness.attack(name, pixels[rows], drawn, chance.generator)
             groups.append((name, slice(int(rows[0]), int(rows[-1]) + 1), attacked))

@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from diffmark.pipelines import load_pipeline
 from diffmark.training.config import TrainingConfig
 from diffmark.training.paths import Denoisers, Paths, freeze, load_denoisers, read_prompts
 from diffmark.training.sources import Split, latents_of, open_pictures
 from diffmark.vae import check_family, load_vae
-
-HELD_OUT = 256  # pictures that are measured on during a run
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,8 @@ def open_vae(config: TrainingConfig, device: torch.device | str = "cpu") -> nn.M
         autoencoder: nn.Module = load_autoencoder()
     elif config.model.vae:
         autoencoder = load_vae(config.model.vae)
+    elif config.model.pipeline:
+        autoencoder = load_pipeline(config.model.pipeline).vae
     else:
         raise ValueError("the run file names no autoencoder: give model.vae, or model.pipeline")
     freeze(autoencoder)
@@ -78,5 +79,5 @@ def prepare_hosts(
 def _pictures(config: TrainingConfig, cache: Path | None) -> Split | None:
     if not config.data.pictures:
         return None
-    held_out = min(HELD_OUT, config.log.measure_images)
+    held_out = config.log.measure_images
     return open_pictures(config.data.pictures, config.codec.image_size, config.data.count, held_out, cache)

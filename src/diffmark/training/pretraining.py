@@ -191,9 +191,14 @@ def pretrain(
         norms = optimiser.update()
 
         values = meter.add({"loss": loss, **terms, **figures, **norms})
-        check_finite(step, {name: values[name] for name in ("loss", *terms)})
+        check_finite(step, {name: values[name] for name in (*terms, "loss")})
         guard.check(step, values["accuracy_noisy"], values["delta_deviation"])
-        recent.append(values["accuracy_noisy" if settings.host else "accuracy"])
+        read = torch.tensor(
+            values["accuracy_noisy" if settings.host else "accuracy"], device=accelerator.device
+        )
+        recent.append(
+            float(accelerator.reduce(read, reduction="mean"))
+        )  # all processes stop at the same step
         early = len(recent) == settings.stop_after and min(recent) >= settings.stop_accuracy
         done = step + 1
         ended = done == last or early

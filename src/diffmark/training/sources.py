@@ -67,7 +67,8 @@ def _folder(folder: Path, size: tuple[int, int], count: int, held_out: int) -> S
         name = f"{folder.resolve()} {size} {hashlib.sha256(listed.encode()).hexdigest()}"
         return Pictures(name, len(chosen), lambda i: read_image(chosen[i]).resized(size).pixels())
 
-    return Split(part(paths[: len(paths) - held_out][:count]), part(paths[len(paths) - held_out :]))
+    # From the end: whoever holds out more, holds out the same ones first.
+    return Split(part(paths[: len(paths) - held_out][:count]), part(paths[::-1][:held_out]))
 
 
 def _vista(size: tuple[int, int], count: int, held_out: int, cache: Path | None) -> Split:

@@ -76,6 +76,7 @@ def train(job: Job, config: LoopConfig, folder: Path, stop_after: int | None = N
 
     last = config.steps if stop_after is None else min(config.steps, first + stop_after)
     sums: dict[str, float] = {}
+    added = 0
     start = time.monotonic() - seconds
     for step in tqdm(range(first, last), initial=first, total=config.steps, disable=None):
         for group in optimizer.param_groups:
@@ -91,10 +92,11 @@ def train(job: Job, config: LoopConfig, folder: Path, stop_after: int | None = N
         done = step + 1
         for name, value in {"loss": loss, "norm": norm, **figures}.items():
             sums[name] = sums.get(name, 0.0) + float(value.detach())
+        added += 1
         if done % config.log_every == 0:
-            line = {name: round(value / config.log_every, 6) for name, value in sums.items()}
+            line = {name: round(value / added, 6) for name, value in sums.items()}
             _log(folder / LOG, {"step": done, "seconds": round(time.monotonic() - start, 1), **line})
-            sums = {}
+            sums, added = {}, 0
         if done % config.save_every == 0 or done == last:
             _save(folder / STATE, model, optimizer, average, done, time.monotonic() - start)
     return average or {name: value.detach() for name, value in model.state_dict().items()}
