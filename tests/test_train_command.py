@@ -166,7 +166,9 @@ def test_a_pipeline_and_its_lcm_are_frozen_and_its_prompts_embedded_once(
     config = replace(config, data=DataConfig(**data[mode]))
     material = prepare(config)
     models = material.paths.denoisers
-    assert calls == ([3, 1, 1] if mode == "persistent" else [1, 1])  # the LCM is asked whether its words differ
+    assert calls == (
+        [3, 1, 1] if mode == "persistent" else [1, 1]
+    )  # the LCM is asked whether its words differ
     assert material.paths.uses_lcm == (mode == "persistent")
     frozen = [*models.unet.parameters(), *material.autoencoder.parameters()]
     assert not any(parameter.requires_grad for parameter in frozen)

@@ -16,10 +16,9 @@ from diffmark.vista.evaluation import (
     contact_sheet,
     evaluate_pictures,
     generate,
-    unseen,
 )
 from diffmark.vista.paint import paint
-from diffmark.vista.scenes import vocabulary
+from diffmark.vista.scenes import HELD_OUT, random_scene, vocabulary
 from diffmark.vista.text import build_tokenizer, with_strange_word
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.unet import UNetConfig, build_pipeline
@@ -165,7 +164,7 @@ def test_generate_gives_each_prompt_its_own_seed(pipeline: Any) -> None:
 
 def test_painted_scenes_are_what_their_captions_say() -> None:
     """The measure itself: the scenes' own pictures score as well as the classifier can, wrong ones do not."""
-    scenes, classifier = unseen(24), load_classifier()
+    scenes, classifier = [random_scene(HELD_OUT + i) for i in range(24)], load_classifier()
     pictures = [paint(scene) for scene in scenes]
     right = evaluate_pictures(pictures, scenes, classifier)
     wrong = evaluate_pictures(pictures[::-1], scenes, classifier)

@@ -10,6 +10,7 @@ from PIL import Image
 
 from diffmark.evaluation.memory import Memory
 from diffmark.evaluation.studio import painted_scenes
+from diffmark.vista.paint import PAINTER
 
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
 DEBIAN = ("/usr/share/backgrounds", "/usr/share/wallpapers", "/usr/share/plasma/wallpapers")
@@ -40,7 +41,7 @@ def crop(paths: Sequence[Path], index: int, side: int = 256) -> Image.Image:
 
 def scene(memory: Memory, index: int) -> Image.Image:
     """The index-th unseen picture of the painter, painted once."""
-    recipe = {"scene": index}
+    recipe = {"scene": index, "painter": PAINTER}
     if not memory.has(recipe, "png"):
         memory.keep_image(recipe, next(painted_scenes(1, index)))
     return memory.image(recipe)

@@ -72,6 +72,7 @@ def _folder(folder: Path, size: tuple[int, int], count: int, held_out: int) -> S
 
 
 def _vista(size: tuple[int, int], count: int, held_out: int, cache: Path | None) -> Split:
+    from diffmark.vista.paint import PAINTER
     from diffmark.vista.scenes import HELD_OUT, caption, random_scene
     from diffmark.vista.training.data import painted
 
@@ -84,7 +85,7 @@ def _vista(size: tuple[int, int], count: int, held_out: int, cache: Path | None)
             return painted(cache or Path("runs/cache"), number, size[0], first)
 
         return Pictures(
-            f"vista {first} {number} {size[0]}",
+            f"vista {first} {number} {size[0]} {PAINTER}",
             number,
             lambda i: pictures()[i].transpose(2, 0, 1).astype(np.float32) / 127.5 - 1,
             lambda i: caption(random_scene(first + i)),

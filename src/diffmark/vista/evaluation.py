@@ -14,7 +14,7 @@ from diffmark.evaluation.metrics import frechet_distance
 from diffmark.statistics import clopper_pearson
 from diffmark.vista.classifier import SceneClassifier, agreement, targets
 from diffmark.vista.paint import paint
-from diffmark.vista.scenes import HELD_OUT, OBJECTS, Scene, random_scene
+from diffmark.vista.scenes import OBJECTS, Scene, random_scene
 from diffmark.vista.training.data import Picture, to_tensor
 
 
@@ -41,11 +41,6 @@ def seconds_per_image(pipeline: Any, prompt: str, steps: int, guidance: float, t
         list(generate(pipeline, [prompt], steps, guidance, seed=seed))
         taken.append(time.perf_counter() - start)
     return round(float(np.median(taken)), 2)
-
-
-def unseen(count: int) -> list[Scene]:
-    """Scenes whose seeds no training uses; their plain captions are the prompts that models are measured on."""
-    return [random_scene(HELD_OUT + i) for i in range(count)]
 
 
 @torch.no_grad()

@@ -18,6 +18,8 @@ from diffmark.vista.sky import (
 from diffmark.vista.sprites import paint_forest, paint_objects
 from diffmark.vista.terrain import paint_terrain
 
+PAINTER = 2  # one more whenever a seed gives another picture: what is kept of earlier ones is not used then
+
 
 def paint(scene: Scene, size: int = 256) -> NDArray[np.uint8]:
     """The picture of a scene, (size, size, 3) uint8, a function of the scene alone."""

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from diffmark.vista.paint import paint, places_of_things
+from diffmark.provenance import weights_digest
+from diffmark.vista.paint import PAINTER, paint, places_of_things
 from diffmark.vista.scenes import Scene, random_scene, twin_scene
 
 Picture = NDArray[np.uint8]
@@ -28,7 +29,7 @@ def painted(
     scene_of: Callable[[int], Scene] = random_scene,
 ) -> Picture:
     """The scenes `first_seed` ... as (count, size, size, 3) uint8, painted into `folder` if not yet there."""
-    path = folder / f"scenes-{first_seed}-{count}-{size}{_kind(scene_of)}.npy"
+    path = folder / f"scenes-{PAINTER}-{first_seed}-{count}-{size}{_kind(scene_of)}.npy"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
@@ -44,7 +45,7 @@ def places(
     folder: Path, count: int, size: int = 32, scene_of: Callable[[int], Scene] = random_scene
 ) -> NDArray[np.bool_]:
     """Latents that show a small thing of the scenes 0 ..., (count, size, size), found once and kept in `folder`."""
-    path = folder / f"places-{count}-{size}{_kind(scene_of)}.npy"
+    path = folder / f"places-{PAINTER}-{count}-{size}{_kind(scene_of)}.npy"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         found = np.zeros((count, size, size), bool)
@@ -158,7 +159,8 @@ def encoded(vae: Any, folder: Path, count: int, first_seed: int = 0, size: int =
             look: Callable[[Picture], Picture] | None = None,
             scene_of: Callable[[int], Scene] = random_scene) -> Tensor:  # fmt: skip
     """Scaled latents of the scenes `first_seed` ..., (count, 4, size/8, size/8) float32, kept in `folder`."""
-    path = folder / f"latents-{first_seed}-{count}-{size}{_kind(look, scene_of)}.npy"
+    kind = f"{weights_digest(vae)[:8]}-{PAINTER}-{first_seed}-{count}-{size}{_kind(look, scene_of)}"
+    path = folder / f"latents-{kind}.npy"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         pictures = painted(folder, count, size, first_seed, scene_of)
