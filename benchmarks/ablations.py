@@ -1,4 +1,4 @@
-"""Train and measure the codecs of configs/ablations, each of which differs from base.toml in one thing.
+"""Train and measure the codecs of configs/ablations, which differ from base.toml in one thing (no_curriculum in several).
 
     python benchmarks/ablations.py             # all that results/ablations has no JSON of yet
     python benchmarks/ablations.py bridge_2    # one of them
