@@ -1,4 +1,4 @@
-"""Train and measure the codecs of configs/ablations, which differ from base.toml in one thing (no_curriculum in several).
+"""Train and measure the codecs of configs/ablations beside base.toml, from which most differ in one thing.
 
     python benchmarks/ablations.py             # all that results/ablations has no JSON of yet
     python benchmarks/ablations.py bridge_2    # one of them

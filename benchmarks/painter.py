@@ -1,6 +1,6 @@
 """How fast scenes are painted, on one core, beside loading the same picture from a PNG file.
 
-    python benchmarks/painter.py
+python benchmarks/painter.py
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def main() -> None:
         "pictures_a_second": round(arguments.count / painting, 1),
         "times_loading_a_png": round(painting / loading, 1),
     }
-    document = provenance(f"python benchmarks/painter.py --count {arguments.count}", {"count": arguments.count})
+    document = provenance(
+        f"python benchmarks/painter.py --count {arguments.count}", {"count": arguments.count}
+    )
     arguments.out.write_text(json.dumps({**document, "seed": HELD_OUT, "results": rows}, indent=1) + "\n")
     print(rows)
 

@@ -250,5 +250,6 @@ def test_a_late_codec_is_measured_through_the_pipeline(tmp_path):
     assert 15 < found["psnr"]["mean"] < 50
     assert found["negatives"]["bit_accuracy"] < 0.65
     assert measured.calibration is not None
+    assert found["blind_tpr_at_1e-3"] is None  # twenty unmarked images cannot tell one in a thousand
     with pytest.raises(ValueError, match="need as many prompts that were not trained on, got 1"):
         measure_codec("vista", config, 2, 20, cache=tmp_path, prompts=["a lake"], injection="late")

@@ -155,10 +155,15 @@ def _negatives(found: dict[str, Any]) -> str:
     negatives = found["negatives"]
     rate = negatives["false_positives_at_0.001"]
     low, high = rate["interval_95"]
+    blind = found["blind_tpr_at_1e-3"]
     return _wrapped(
         f"Unmarked: of {negatives['crops']:,} crops against random secrets {rate['rate']:.2%} pass the test at FPR "
         f"1e-3 (95% interval {low:.2%} to {high:.2%}). Without a secret (blind test against the calibration) "
-        f"{found['blind_tpr_at_1e-3']['rate']:.0%} of the embedded images are found at FPR 1e-3."
+        + (
+            f"{blind['rate']:.0%} of the embedded images are found at FPR 1e-3."
+            if blind
+            else "too few to say."
+        )
     )
 
 

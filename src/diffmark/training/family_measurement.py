@@ -30,7 +30,7 @@ from diffmark.embedding import embed
 from diffmark.evaluation.metrics import psnr
 from diffmark.images import read_image
 from diffmark.payload import PayloadScheme
-from diffmark.training.measurement import rate, rounded
+from diffmark.training.measurement import blind_rate, rate, rounded
 from diffmark.training.photographs import centre_square
 from diffmark.vista.training.data import to_tensor, to_uint8
 
@@ -143,8 +143,7 @@ def measure_family(
     margins = _negatives(codec, own, chosen, negatives, seed)
     found["negatives"] = _describe_negatives(margins, seed)
     codec.calibration = Calibration.measure(evidence(margins), {"images": "crops of unseen photographs"})
-    scores = evidence(reader.margins(images))
-    found["blind_tpr_at_1e-3"] = rate(sum(codec.calibration.p_value(s) <= 1e-3 for s in scores), marked)
+    found["blind_tpr_at_1e-3"] = blind_rate(codec.calibration, evidence(reader.margins(images)).tolist())
     return found, codec
 
 

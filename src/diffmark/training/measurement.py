@@ -9,6 +9,8 @@ have been through the autoencoder. Attacks are those of the evaluation.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -105,11 +107,16 @@ def measure_codec(
     margins = _margins(detector, autoencoder, unseen, range(skipped + marked, total))
     codec.calibration = Calibration.measure(evidence(margins), {"images": unseen.name.split()[0]})
     found["negatives"] = _describe_negatives(margins, codec, seed)
-    found["blind_tpr_at_1e-3"] = rate(
-        sum(codec.calibration.p_value(score) <= 1e-3 for score in found.pop("evidence")), marked
-    )
+    found["blind_tpr_at_1e-3"] = blind_rate(codec.calibration, found.pop("evidence"))
     codec.provenance = {**codec.provenance, "measured": found}
     return found, codec
+
+
+def blind_rate(calibration: Calibration, scores: Sequence[float]) -> dict[str, Any] | None:
+    """Share of marked images found without a secret at FPR 1e-3; None where too few unmarked ones were seen."""
+    if calibration.p_value(math.inf) > 1e-3:
+        return None
+    return rate(sum(calibration.p_value(score) <= 1e-3 for score in scores), len(scores))
 
 
 def _open_pipeline(config: TrainingConfig, codec: Codec, source: str | Path) -> Any:
