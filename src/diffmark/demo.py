@@ -21,6 +21,7 @@ from rich.table import Table
 from diffmark.attacks import attack
 from diffmark.codec import Codec
 from diffmark.detection import Detector
+from diffmark.evaluation.metrics import psnr
 from diffmark.generation import Order, Sampling, generate
 from diffmark.pipelines import default_guidance, load_pipeline
 from diffmark.progress import track
@@ -52,8 +53,7 @@ class Case:
     @property
     def psnr(self) -> float:
         """Of the marked image against the plain one of the same seed, in dB."""
-        error = np.mean((np.asarray(self.plain, float) - np.asarray(self.marked, float)) ** 2)
-        return float(10 * np.log10(255**2 / max(error, 1e-12)))
+        return psnr(self.plain, self.marked)
 
 
 def main(
