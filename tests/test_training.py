@@ -225,6 +225,9 @@ def test_a_run_writes_its_folder(tmp_path, vae):
         0
     ].keys()
     assert {"gradient_encoder", "measured_accuracy", "measured_psnr"} <= lines[-1].keys()
+    bits = [value for name, value in lines[-1].items() if name.startswith("bit/")]
+    assert len(bits) == 16
+    assert sum(bits) / 16 == pytest.approx(lines[-1]["measured_accuracy"], abs=1e-5)
     assert [p.name for p in sorted((tmp_path / "checkpoints").iterdir())] == [
         "step-00000004",
         "step-00000006",

@@ -211,7 +211,8 @@ def train(
             # While sigma is still falling an early codec is better only because it is stronger.
             if step >= min(config.delta.horizon, settings.steps - 1) and score > best:
                 best = score
-                _save_codec(present, Path(folder) / "best", done, figures_now, accelerator)
+                chosen_by = {name: v for name, v in figures_now.items() if name.startswith("measured")}
+                _save_codec(present, Path(folder) / "best", done, chosen_by, accelerator)
         if done % config.log.log_every == 0 or figures_now:
             run.log(done, {**meter.means(), **figures_now})
         if config.log.sample_every and done % config.log.sample_every == 0 and accelerator.is_main_process:
