@@ -120,7 +120,9 @@ def ablation_table(folder: Path) -> str:
     for path in sorted(folder.glob("*.json"), key=lambda path: (path.stem != "base", path.stem)):
         document = json.loads(path.read_text())
         if "stopped" in document:
-            lines.append(f"| `{path.stem}` | stopped by a guard: {document['stopped'].split('. ')[0]} | | | |")
+            lines.append(
+                f"| `{path.stem}` | stopped by a guard: {document['stopped'].split('. ')[0]} | | | |"
+            )
             continue
         attacks, psnr = document["results"]["attacks"], document["results"]["psnr"]["mean"]
         mean, clean = _mean([row["bit_accuracy"] for row in attacks.values()]), attacks["none"]

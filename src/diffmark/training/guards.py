@@ -44,9 +44,9 @@ class CollapseGuard:
             raise StoppedError(
                 f"step {step}: bits are read by chance, accuracy was {mean:.3f} over the last {config.window} "
                 f"steps (guard.chance_accuracy {config.chance_accuracy:g}). Either the encoder outran the decoder "
-                "(lower encoder_rate; 5e-5 is the paper's), delta is too weak (raise delta.sigma_start), all losses "
-                "came before the bits could be read (pretrain, open gates.imperceptibility later), or there are "
-                "more bits than the latents carry (shorter codec.length)."
+                "(lower encoder_rate; 5e-5 is the paper's), delta is too weak (raise delta.sigma_start), all "
+                "losses came before the bits could be read (pretrain, open gates.imperceptibility later), or there "
+                "are more bits than the latents carry (shorter codec.length)."
             )
 
     def state_dict(self) -> list[float]:
