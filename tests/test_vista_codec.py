@@ -61,5 +61,11 @@ def test_the_card_shows_the_results():
         for cell, name in zip(row[2:5], ("none", "jpeg_50", "rotation_5"), strict=True):
             assert float(cell) == pytest.approx(attacks[name]["bit_accuracy"], abs=5e-4)
         assert float(row[5]) == attacks["none"]["tpr_at_1e-06"]["rate"]
+    folder = RESULT.parent / "evaluation"
+    clean, keys = (json.loads((folder / f"{n}.json").read_text())["rows"] for n in ("clean", "keys"))
+    assert f"{clean[0]['bit_accuracy']:.4f} of the bits" in card
+    assert f"at {clean[0]['psnr']:.1f} dB (min {clean[0]['psnr_min']:.1f})" in card
+    assert f"{clean[0]['tpr_1e-06_exact']['value']:.3f} at 1e-6" in card
+    assert f"{keys[0]['bit_accuracy']:.4f} of the bits" in card
     document = json.loads((find_codec("vista") / "config.json").read_text())
     assert document["provenance"]["measured"]["psnr"] == found["psnr"]
