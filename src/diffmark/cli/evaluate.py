@@ -53,7 +53,7 @@ def evaluate(
     compile_unet: Annotated[
         bool,
         typer.Option(
-            "--compile", help="Compile the UNet first: a minute, then images come a quarter faster."
+            "--compile", help="Compile the UNet first, which takes a minute: for hundreds of images."
         ),
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Few images: minutes instead of hours.")] = False,

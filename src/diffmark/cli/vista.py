@@ -91,7 +91,7 @@ def evaluate(
     compile_unet: Annotated[
         bool,
         typer.Option(
-            "--compile", help="Compile the UNet first: a minute, then images come a quarter faster."
+            "--compile", help="Compile the UNet first, which takes a minute: for hundreds of images."
         ),
     ] = False,
     out: Out = None,

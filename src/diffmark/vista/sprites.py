@@ -216,7 +216,8 @@ def _paint_flock(canvas: Canvas) -> None:
         x = (middle + place * apart + rng.normal(0, 0.012)) * s
         y = (top + abs(place) * 0.09 + rng.normal(0, 0.03)) * hz
         height = int(s * rng.uniform(0.055, 0.075))
-        behind = canvas.image[max(int(y) - height, 0) : int(y) + 1, int(x) - height : int(x) + height]
+        top_left = max(int(y) - height, 0), max(int(x) - height, 0)
+        behind = canvas.image[top_left[0] : int(y) + 1, top_left[1] : int(x) + height]
         tone = 1.0 if behind.mean() > 0.42 else 8.5
         paste(canvas, bird(height, int(rng.integers(3))), y, x, colour(tone, tone, tone))
 
