@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from conftest import _build, tiny_codec
 from PIL import Image
 
@@ -32,11 +33,13 @@ from diffmark.pipelines import load_pipeline
 SMALL = Extent(
     marked=3,
     repainted=2,
+    compared=3,
     pool=2,
     siblings=2,
     scenes=2,
     photographs=4,
     attacked=2,
+    compared_attacked=2,
     adversarial=1,
     strengths=(1.0,),
     victims=2,
@@ -76,6 +79,27 @@ class Presence(LastRow):
     def score(self, images, secrets):
         rows = [np.asarray(image.resize((64, 64)), float)[-1, :16].mean(-1) for image in images]
         return np.array([row.std() for row in rows])
+
+
+class Slow(Presence):
+    """Reads from the row itself, which it says takes long to find."""
+
+    looked = 0
+
+    def __init__(self, bits):
+        self.name, self.bits = f"slow-{bits}", bits
+
+    def state(self, images):
+        Slow.looked += len(images)
+        rows = [np.asarray(image.resize((64, 64)), np.float32)[-1, :16].mean(-1) for image in images]
+        return torch.from_numpy(np.stack(rows))
+
+    def state_recipe(self):
+        return {"row": -1}
+
+    def read_state(self, state, secrets):
+        rows = state.numpy().astype(float) - 127.5
+        return rows[:, : self.bits], rows.std(axis=1)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +170,7 @@ def test_negatives_come_clean_and_attacked_from_every_source(lab):
     clean, attacked = (unmarked(lab, lab.methods[1], "photograph crops", a) for a in (False, True))
     assert clean.margins.shape == (2, 16)
     assert not np.array_equal(clean.margins, attacked.margins)
-    few = replace(lab, extent=replace(SMALL, costly_negatives=10, photographs=100))
+    few = replace(lab, extent=replace(SMALL, compared_negatives=10, photographs=100))
     assert len(unmarked(few, lab.methods[2], "photograph crops", False).scores) == 1
     assert len(negatives(few, lab.methods[2]).scores) == 10
     assert [len(b) for b in batches(range(5), 2)] == [2, 2, 1]
@@ -156,7 +180,31 @@ def test_methods_that_repaint_get_fewer_pictures(lab):
     own = lab.methods[0]
     late = DiffMark(lab.studio.pipe, own.detector, own.sampling, Injection("late"))
     assert {len(lab.clean_orders(method)) for method in lab.methods} == {SMALL.marked}
+    mine, its = (unmarked(lab, method, "tiny images", False) for method in (own, late))
+    assert np.array_equal(mine.margins, its.margins)  # unmarked pictures are read once for all modes
     assert len(lab.clean_orders(late)) == SMALL.repainted
+
+
+def test_what_several_methods_read_from_is_found_once(lab):
+    images = [Image.new("RGB", (64, 64), colour) for colour in ("red", "white", "red")]
+    secrets = np.ones((3, 16), np.uint8)
+    presence = lab.read(Slow(0), images, secrets)
+    assert Slow.looked == 3
+    again = lab.read(Slow(16), images[::-1], secrets)
+    assert Slow.looked == 3
+    assert np.array_equal(presence.scores, again.scores[::-1])
+    assert (again.margins > 0).tolist() == [[False] * 16, [True] * 16, [False] * 16]
+
+
+def test_methods_that_the_first_is_compared_with_get_fewer_pictures(lab):
+    extent = replace(SMALL, marked=100, compared=20, attacked=30, compared_attacked=6, costly_attacked=4)
+    several, first, second, costly = replace(lab, extent=extent), *lab.methods
+    assert [len(several.clean_orders(method)) for method in (first, second, costly)] == [100, 20, 20]
+    jpeg = ATTACKS["jpeg"]
+    assert [several.attacked_count(method, jpeg) for method in (first, second, costly)] == [30, 6, 4]
+    gradient = replace(jpeg, kind="adversarial")
+    assert several.attacked_count(first, gradient) == SMALL.adversarial
+    assert several.attacked_count(second, gradient) == SMALL.compared_adversarial
 
 
 def test_photographs_need_a_folder_with_photographs(tmp_path):
@@ -294,7 +342,10 @@ def test_clean_tells_the_truth_about_known_methods(lab):
 
 
 def test_robustness_tells_the_truth_about_a_known_method(lab):
-    rows = {row["attack"]: row for row in EXPERIMENTS["robustness"](lab) if row["method"] == "last-row"}
+    alone = replace(lab, methods=[lab.methods[1]])
+    rows = {row["attack"]: row for row in EXPERIMENTS["robustness"](alone)}
+    compared = {row["attack"] for row in EXPERIMENTS["robustness"](lab) if row["method"] == "last-row"}
+    assert compared == {name for name in rows if ATTACKS[name].kind != "everyday"}
     assert rows["caption"]["tpr"]["value"] == 0.0  # the bar covers the last row
     assert rows["gamma"]["tpr"]["value"] == 1.0  # black and white stay what they are
     assert rows["rotation"]["value"] == 45

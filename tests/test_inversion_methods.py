@@ -74,6 +74,8 @@ def test_marked_images_score_higher_than_plain_ones(pipe, kind):
     marked = method.generate_all(chosen)
     plain = method.paint(chosen, torch.cat([method.start(order) for order in chosen]))
     assert method.score(marked, secrets).min() > method.score(plain, secrets).max()
+    p_values = method.p_values(*method.read_state(method.state(marked), secrets), secrets)
+    assert p_values.max() <= 1e-3  # by the test of rings, or as all eleven are right
     assert method.generates
     assert method.fingerprint()["method"] == method.name
 

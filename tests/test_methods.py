@@ -50,6 +50,7 @@ def test_diffmark_is_a_method(model_folder, secret):
     final = DiffMark(pipe, detector, Sampling(steps=2), Injection("final"))
     assert final.name == "diffmark-final"
     assert final.fingerprint() != method.fingerprint()
+    assert final.reader() == method.reader()  # what is not marked reads the same
     image = method.generate(Order("a hill", secret, 1))
     margins = method.decode([image, image])
     assert margins.shape == (2, 64)

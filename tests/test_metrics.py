@@ -15,6 +15,7 @@ from diffmark.evaluation.metrics import (
     share,
     ssim,
 )
+from diffmark.statistics import match_tail
 
 
 @pytest.fixture
@@ -65,8 +66,10 @@ def test_bit_figures():
 def test_detection_figures_state_both_thresholds_and_only_what_the_negatives_bear():
     rng = np.random.default_rng(0)
     negatives = rng.binomial(64, 0.5, 10_000)
-    figures = detection_figures([64] * 50 + [48] * 50, negatives, 64)
-    assert figures["tpr_0.001_exact"]["threshold"] == 45
+    positives = [64] * 50 + [45] * 50  # 45 is what 1e-3 takes
+    tails = [match_tail(matches, 64) for matches in range(65)]
+    p_values = [[tails[matches] for matches in scores] for scores in (positives, negatives)]
+    figures = detection_figures(positives, negatives, (p_values[0], p_values[1]), 2.0**-64)
     assert figures["tpr_0.001_exact"]["value"] == 1.0
     assert figures["tpr_0.001_exact"]["observed_fpr"] < 0.002
     assert figures["tpr_1e-06_exact"]["value"] == 0.5
@@ -74,9 +77,12 @@ def test_detection_figures_state_both_thresholds_and_only_what_the_negatives_bea
     assert "tpr_0.001_empirical" in figures
     assert "tpr_1e-06_empirical" not in figures
     assert figures["auc"] == pytest.approx(1.0, abs=1e-3)
-    presence = detection_figures([1.0, 2.0], [0.0] * 1000, 0)
+    presence = detection_figures([1.0, 2.0], [0.0] * 1000)
     assert "tpr_0.01_empirical" in presence
     assert "tpr_0.01_exact" not in presence
+    rough = detection_figures([1.0], [0.0], ([2.0**-8], [1.0]), 2.0**-8)
+    assert rough["tpr_0.01_exact"]["value"] == 1.0
+    assert "tpr_0.001_exact" not in rough
 
 
 def test_frechet_distance_with_fewer_images_than_dimensions():

@@ -18,7 +18,7 @@ from diffmark.evaluation.lab import Extent, Lab
 from diffmark.evaluation.metrics import psnr
 from diffmark.evaluation.studio import Studio
 from diffmark.generation import Order, Sampling
-from diffmark.methods.aqualora import AquaLora, LatentWatermark, MessageLora, save_adapter
+from diffmark.methods.aqualora import AquaLora, Inner, LatentWatermark, MessageLora, place_waves, save_adapter
 from diffmark.methods.base import Method
 from diffmark.methods.stable_signature import Extractor, SignedDecoder, StableSignature, mean_cell
 from diffmark.methods.stegastamp import StegaStamp, StegaStampNetwork
@@ -138,6 +138,22 @@ def test_stable_signature_has_one_key(tmp_path, pipe):
 # --- AquaLoRA --------------------------------------------------------------------------------------------------
 
 
+def test_place_waves_tell_every_place_apart():
+    waves = place_waves(8, 8, 8)
+    gram = waves.T @ waves
+    torch.testing.assert_close(gram, torch.diag(gram.diag()), atol=1e-4, rtol=0)  # a basis: any map of 8 x 8
+
+
+def test_between_the_factors_tokens_and_pictures_are_the_same():
+    inner, values, messages = Inner(bits=8, rank=4), torch.randn(2, 4, 6, 6), signs(bits(2, 8))
+    tokens = inner(values.flatten(2).transpose(1, 2), messages)
+    torch.testing.assert_close(inner(values, messages).flatten(2).transpose(1, 2), tokens)
+    scales = inner.scale(messages)
+    torch.testing.assert_close(
+        inner(values, messages) - inner(0 * values, messages), values * scales[:, :, None, None]
+    )
+
+
 @pytest.fixture
 def adapter(tmp_path, pipe):
     """An adapter with random factors, as if it had been trained."""
@@ -158,6 +174,9 @@ def test_another_message_is_another_picture(adapter, pipe):
     pictures = [np.asarray(method.generate(Order("a hill", s, 1))) for s in (secret, secret, 1 - secret)]
     assert np.array_equal(pictures[0], pictures[1])
     assert not np.array_equal(pictures[0], pictures[2])
+    together = method.generate_all([Order("a hill", s, 1) for s in (secret, 1 - secret)])
+    for picture, alone in zip(together, (pictures[0], pictures[2]), strict=True):
+        assert np.abs(np.asarray(picture).astype(int) - alone).max() <= 1
     assert method.decode([to_image(torch.zeros(3, 64, 64))]).shape == (1, 8)
     assert method.fingerprint() != AquaLora(pipe, Sampling(steps=3), adapter).fingerprint()
     # The pipeline that it was given is as it was.

@@ -40,15 +40,17 @@ class Extent:
 
     marked: int = 1000  # marked images for clean figures
     repainted: int = 100  # the same for methods that go through all steps of the model for each picture
+    compared: int = 200  # and for those that the first method is compared with
     pool: int = 1000  # pictures of the model, with z0: negatives, averaging
     siblings: int = 50  # pictures of each other model of the family
     scenes: int = 4000  # pictures of the painter
     photographs: int = 4000  # crops
-    costly_negatives: int = 1000  # all of them for methods that take seconds to read an image
+    compared_negatives: int = 1000  # all of them for the methods that the first one is compared with
     attacked: int = 100  # marked images an attack and strength
-    costly_attacked: int = 10  # the same where it takes seconds to read or to mark one
+    compared_attacked: int = 20  # the same for the others
+    costly_attacked: int = 10  # and where it takes seconds to read or to mark one
     adversarial: int = 30  # the same for attacks that take half a minute an image
-    compared_adversarial: int = 2  # and of the methods that the first one is compared with
+    compared_adversarial: int = 2  # and for the others
     strengths: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
     victims: int = 50  # images that are forged, or freed of their mark
     keys: tuple[int, ...] = (10, 100, 1000, 10**4, 10**5, 10**6, 10**7, 10**8)
@@ -59,12 +61,14 @@ class Extent:
         return cls(
             marked=16,
             repainted=8,
+            compared=8,
             pool=16,
             siblings=4,
             scenes=100,
             photographs=100,
-            costly_negatives=20,
+            compared_negatives=20,
             attacked=8,
+            compared_attacked=4,
             costly_attacked=2,
             adversarial=1,
             compared_adversarial=1,
@@ -82,6 +86,9 @@ class Reading:
     margins: NDArray[np.float64]  # (N, bits); the sign is the bit
     scores: NDArray[np.float64]  # (N,) against each image's secret
     secrets: NDArray[np.uint8]  # (N, bits)
+
+    def p_values(self, method: Method) -> NDArray[np.float64] | None:
+        return method.p_values(self.margins, self.scores, self.secrets)
 
     @classmethod
     def joined(cls, parts: Sequence[Reading]) -> Reading:
@@ -133,8 +140,24 @@ class Lab:
 
     def clean_orders(self, method: Method, fixed_secret: bool = False) -> list[Order]:
         """Orders for figures without an attack: as many as the method's way of marking allows."""
-        count = self.extent.repainted if method.repaints else self.extent.marked
+        count = self.extent.compared if self.is_compared(method) else self.extent.marked
+        if method.repaints:
+            count = min(count, self.extent.repainted)
         return self.orders(count, fixed_secret=fixed_secret)
+
+    def is_compared(self, method: Method) -> bool:
+        """Whether a run is about another method, which is measured on more pictures."""
+        return method is not self.methods[0]
+
+    def attacked_count(self, method: Method, attack: Attack) -> int:
+        """Marked images for one attack at one strength."""
+        extent, compared = self.extent, self.is_compared(method)
+        count = extent.compared_attacked if compared else extent.attacked
+        if method.costly:
+            count = min(count, extent.costly_attacked)
+        if attack.kind == "adversarial":
+            count = min(count, extent.compared_adversarial if compared else extent.adversarial)
+        return count
 
     def secrets(self, method: Method, orders: Sequence[Order]) -> NDArray[np.uint8]:
         """The bits that each order's picture carries, (N, bits)."""
@@ -180,8 +203,30 @@ class Lab:
             return Reading(rng.normal(size=(len(images), method.bits)), rng.normal(size=len(images)), secrets)
 
         return self.meter.do(
-            f"read by {method.name}", len(images), lambda: _read(method, images, secrets), blank
+            f"read by {method.name}", len(images), lambda: self._read(method, images, secrets), blank
         )
+
+    def _read(self, method: Method, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> Reading:
+        if method.has_state:
+            return Reading(*method.read_state(self._states(method, images), secrets), secrets)
+        margins = np.zeros((len(images), 0))
+        if method.bits:
+            margins = np.concatenate([method.decode(batch) for batch in batches(images)])
+        if method.counts:
+            return Reading(margins, ((margins > 0) == secrets).sum(axis=1).astype(float), secrets)
+        starts = range(0, len(images), 32)
+        scores = [method.score(images[i : i + 32], secrets[i : i + 32]) for i in starts]
+        return Reading(margins, np.concatenate(scores), secrets)
+
+    def _states(self, method: Method, images: Sequence[Image.Image]) -> Tensor:
+        """What a method reads from, found once for all methods that read from the same, (N, ...)."""
+        shared = method.state_recipe()
+        recipes = [shared | {"picture": _picture_digest(image)} for image in images]
+        missing = [i for i, recipe in enumerate(recipes) if not self.memory.has(recipe, "npz")]
+        for batch in batches(missing):
+            for i, state in zip(batch, method.state([images[i] for i in batch]), strict=True):
+                self.memory.keep_arrays(recipes[i], {"state": state.float().cpu().numpy()})
+        return torch.from_numpy(np.stack([self.memory.arrays(recipe)["state"] for recipe in recipes]))
 
     def encoded(self, images: Sequence[Image.Image]) -> Tensor:
         """Latents as the family's autoencoder sees the images, (N, C, h, w)."""
@@ -247,15 +292,8 @@ def mean_psnr(images: Sequence[Image.Image], others: Sequence[Image.Image]) -> N
     return np.array(np.mean([psnr(a, b) for a, b in changed]) if changed else np.nan)
 
 
-def _read(method: Method, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> Reading:
-    margins = np.zeros((len(images), 0))
-    if method.bits:
-        margins = np.concatenate([method.decode(batch) for batch in batches(images)])
-    if method.counts:
-        return Reading(margins, ((margins > 0) == secrets).sum(axis=1).astype(float), secrets)
-    starts = range(0, len(images), 32)
-    scores = [method.score(images[i : i + 32], secrets[i : i + 32]) for i in starts]
-    return Reading(margins, np.concatenate(scores), secrets)
+def _picture_digest(image: Image.Image) -> str:
+    return hashlib.sha256(f"{image.mode} {image.size} ".encode() + image.tobytes()).hexdigest()
 
 
 def _digest(orders: Sequence[Order]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from diffmark.statistics import auc, clopper_pearson, match_threshold, tpr_at_fpr
+from diffmark.statistics import auc, clopper_pearson, tpr_at_fpr
 
 RATES = (1e-2, 1e-3, 1e-6)
 
@@ -69,22 +69,25 @@ def bit_figures(margins: NDArray[np.float64], secrets: NDArray[np.uint8]) -> dic
     }
 
 
-def detection_figures(positives: ArrayLike, negatives: ArrayLike, bits: int) -> dict[str, Any]:
+def detection_figures(
+    positives: ArrayLike,
+    negatives: ArrayLike,
+    p_values: tuple[ArrayLike, ArrayLike] | None = None,
+    least_p: float = 0.0,
+) -> dict[str, Any]:
     """TPR at each of RATES with intervals, at the empirical threshold of `negatives` and at the exact one.
 
-    `bits` is the length of the secret where scores are matching bits, and 0 where they are anything else. A rate is
-    left out where the negatives are too few for an empirical threshold (fewer than 10 / rate), or the bits for an
-    exact one.
+    Both are scores; exact figures are of the p-values of both, where theory tells them. A rate is left out where
+    the negatives are too few for an empirical threshold (fewer than 10 / rate), or no p-value can be as small.
     """
     marked, unmarked = np.asarray(positives, np.float64), np.asarray(negatives, np.float64)
     figures: dict[str, Any] = {"negatives": len(unmarked), "auc": auc(marked, unmarked)}
     for rate in RATES:
         if len(unmarked) >= 10 / rate:
             figures[f"tpr_{rate:g}_empirical"] = asdict(tpr_at_fpr(marked, unmarked, rate))
-        if bits and 2.0**-bits <= rate:
-            threshold = match_threshold(bits, rate)
-            exact = {**share(marked >= threshold), "threshold": threshold}
-            figures[f"tpr_{rate:g}_exact"] = {**exact, "observed_fpr": float((unmarked >= threshold).mean())}
+        if p_values is not None and least_p <= rate:
+            passed, passed_unmarked = (np.asarray(p, np.float64) <= rate for p in p_values)
+            figures[f"tpr_{rate:g}_exact"] = share(passed) | {"observed_fpr": float(passed_unmarked.mean())}
     return figures
 
 

@@ -38,7 +38,7 @@ def negatives(lab: Lab, method: Method) -> Reading:
 
 def unmarked(lab: Lab, method: Method, source: str, attacked: bool) -> Reading:
     """One source; attacked images get one of the attacks that need no model, at a random strength."""
-    count = (_fewer(lab) if method.costly else sources(lab))[source]
+    count = (_fewer(lab) if method.costly or lab.is_compared(method) else sources(lab))[source]
     return Reading.joined(
         [
             _chunk(lab, method, source, attacked, first, min(CHUNK, count - first))
@@ -48,8 +48,8 @@ def unmarked(lab: Lab, method: Method, source: str, attacked: bool) -> Reading:
 
 
 def _fewer(lab: Lab) -> dict[str, int]:
-    """As many in all as costly methods get, evenly from sources that have enough."""
-    left, taken, sizes = -(-lab.extent.costly_negatives // 2), {}, sources(lab)
+    """As many in all as compared methods get, evenly from sources that have enough."""
+    left, taken, sizes = -(-lab.extent.compared_negatives // 2), {}, sources(lab)
     for number, source in enumerate(sorted(sizes, key=lambda name: sizes[name])):
         taken[source] = min(sizes[source], -(-left // (len(sizes) - number)))
         left -= taken[source]
@@ -77,7 +77,7 @@ def _chunk(lab: Lab, method: Method, source: str, attacked: bool, first: int, co
     recipe: Recipe = {"unmarked": source, "attacked": attacked, "first": first, "count": count}
     recipe |= {
         "half": sources(lab)[source],
-        "method": method.fingerprint(),
+        "method": method.reader(),
         "model": _studio(lab, source).digest,
     }
     if source == CROPS:

@@ -6,6 +6,8 @@ then a LoRA with weight B diag(s(message)) A learns to lead the UNet to z0 + del
 what the frozen UNet would have painted (prior-preserving fine-tuning). Deviations, made for one CPU core and a
 UNet of 6 M parameters:
 - rank 16 (320 in the paper), on the convolutions and attention outputs of the middle and upper blocks only;
+- the inner factor of the LoRA sees cosines of the position beside the features: a pattern is tied to places, and
+  the features of this UNet tell too little of where they are (docs/baselines.md);
 - hundreds of steps of batch 8; the bits themselves are a loss of the second stage too, and the decoder goes on
   learning in it: what a small UNet draws of delta in so few steps is less than delta;
 - the decoder reads the latents of the image (as DiffMark's does), not its pixels, and the distortions of the
@@ -17,7 +19,9 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +70,39 @@ class LatentWatermark(nn.Module):
         return self.decoder(latents) + self.correlate(pooled)
 
 
+class Inner(nn.Module):
+    """What stands between a LoRA's two factors: A x plus a map of the place, times scales made of the message."""
+
+    def __init__(self, bits: int, rank: int, waves: int = 8) -> None:
+        super().__init__()
+        self.scale = nn.Linear(bits, rank)
+        nn.init.normal_(self.scale.weight, std=bits**-0.5)
+        nn.init.zeros_(self.scale.bias)
+        self.place = nn.Linear(waves**2, rank, bias=False)
+        self.waves = waves
+
+    def forward(self, values: Tensor, messages: Tensor) -> Tensor:
+        """Of A x, (B, rank, h, w) or (B, h w, rank), and one message a sample or one for all, (B, bits)."""
+        scales = self.scale(messages)
+        if values.ndim == 3:
+            side = math.isqrt(values.shape[1])
+            return (values + self.place(place_waves(side, side, self.waves))) * scales[:, None]
+        placed = self.place(place_waves(*values.shape[2:], self.waves)).T.view(1, -1, *values.shape[2:])
+        return (values + placed) * scales[:, :, None, None]
+
+
+@lru_cache
+def place_waves(height: int, width: int, waves: int) -> Tensor:
+    """Products of cosines of 0 to `waves` - 1 half waves each way, one row a place: (height width, waves^2)."""
+    down, across = (
+        torch.cos(torch.pi * torch.outer((torch.arange(size) + 0.5) / size, torch.arange(waves)))
+        for size in (height, width)
+    )
+    return torch.einsum("yi,xj->yxij", down, across).reshape(height * width, waves**2)
+
+
 class MessageLora(nn.Module):
-    """A UNet with a LoRA whose inner scales are functions of the message that was set last."""
+    """A UNet with a LoRA that depends on the message that was set last."""
 
     def __init__(self, unet: Any, bits: int = 48, rank: int = 16) -> None:
         try:
@@ -80,27 +115,23 @@ class MessageLora(nn.Module):
         config = LoraConfig(r=rank, lora_alpha=rank, target_modules=TARGETS)
         self.unet = inject_adapter_in_model(config, unet, ADAPTER)
         inner = {n: m for n, m in unet.named_modules() if n.endswith(f"lora_A.{ADAPTER}")}
-        scales = {name: nn.Linear(bits, rank) for name in inner}
-        self.scales = nn.ModuleDict({name.replace(".", "-"): scale for name, scale in scales.items()})
+        self.inner = nn.ModuleDict({name.replace(".", "-"): Inner(bits, rank) for name in inner})
         self._messages = torch.zeros(1, bits)
         for name, module in inner.items():
-            scale = scales[name]
-            nn.init.normal_(scale.weight, std=bits**-0.5)
-            nn.init.zeros_(scale.bias)
-            module.register_forward_hook(lambda _module, _given, out, scale=scale: self._scaled(scale, out))
-
-    def _scaled(self, scale: nn.Module, out: Tensor) -> Tensor:
-        values = scale(self._messages)  # (B, rank), or (1, rank) for all
-        return out * (values[:, :, None, None] if out.ndim == 4 else values[:, None, :])
+            between = self.inner[name.replace(".", "-")]
+            module.register_forward_hook(
+                lambda _m, _given, out, between=between: between(out, self._messages)
+            )
 
     def set_message(self, messages: Tensor) -> None:
         """Messages of -1 and 1 for the next calls, one a sample or one for all, (B, bits)."""
         self._messages = messages
 
     def adapter_state(self) -> dict[str, Tensor]:
-        """What was trained: the factors of the LoRA and the scales."""
-        kept = {name: value for name, value in self.state_dict().items() if "lora_" in name}
-        return kept | {name: value for name, value in self.state_dict().items() if name.startswith("scales.")}
+        """What was trained: the factors of the LoRA and what stands between them."""
+        return {
+            name: v for name, v in self.state_dict().items() if "lora_" in name or name.startswith("inner.")
+        }
 
 
 def save_adapter(folder: Path, watermark: LatentWatermark, lora: MessageLora, config: dict[str, Any]) -> None:
@@ -133,16 +164,23 @@ class AquaLora(Method):
         self.pipe = copy.copy(pipe)
         self.pipe.register_modules(unet=self.lora.unet)
 
-    @torch.no_grad()
     def generate(self, order: Order) -> Image.Image:
-        if len(order.secret) != self.bits:
-            raise ValueError(f"secret: {self.name} writes {self.bits} bits, got {len(order.secret)}")
-        self.lora.set_message(signs([order.secret]))
+        return self.generate_all([order])[0]
+
+    @torch.no_grad()
+    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
+        wrong = next((order.secret for order in orders if len(order.secret) != self.bits), None)
+        if wrong is not None:
+            raise ValueError(f"secret: {self.name} writes {self.bits} bits, got {len(wrong)}")
         steps, guidance = self.sampling.steps, self.sampling.guidance
-        generator = torch.Generator("cpu").manual_seed(order.seed)
+        messages = signs([order.secret for order in orders])
+        self.lora.set_message(messages.repeat(2 if guidance > 1 else 1, 1))  # without and with the prompt
         return self.pipe(
-            order.prompt, num_inference_steps=steps, guidance_scale=guidance, generator=generator
-        ).images[0]
+            [order.prompt for order in orders],
+            num_inference_steps=steps,
+            guidance_scale=guidance,
+            generator=[torch.Generator("cpu").manual_seed(order.seed) for order in orders],
+        ).images
 
     @torch.no_grad()
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
@@ -154,7 +192,7 @@ class AquaLora(Method):
 
     def fingerprint(self) -> dict[str, Any]:
         run = {"steps": self.sampling.steps, "guidance": self.sampling.guidance}
-        return {"method": self.name, "weights": weights_digest(self.watermark, self.lora.scales), **run}
+        return {"method": self.name, "weights": weights_digest(self.watermark, self.lora.inner), **run}
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:

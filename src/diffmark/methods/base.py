@@ -3,6 +3,8 @@
 A method marks either while a picture is generated (`generate`) or afterwards (`embed`); it reads with `decode`, and
 `score` says how much an image looks marked. One file a method; the experiments need no change for a new one.
 A method that touches only the last latents may define `finish` as well: pictures then share one run of the model.
+A method that reads from something which takes long to find, and others of its kind read from too, may define
+`state` and `read_state` as well: it is then found once for all of them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from diffmark.generation import Order
 from diffmark.secret import Bits
+from diffmark.statistics import match_tail
 
 
 class Method(ABC):
@@ -25,7 +28,7 @@ class Method(ABC):
 
     name: str
     bits: int  # length of a secret; 0 if the method only tells presence
-    costly = False  # whether reading an image takes about as long as making one; measured on fewer negatives
+    costly = False  # whether reading an image takes about as long as making one; measured on fewer
 
     def generate(self, order: Order) -> Image.Image:
         """The marked picture of an order, for methods that mark during generation."""
@@ -77,6 +80,42 @@ class Method(ABC):
         """Matching bits with each image's secret, (B,); higher is more surely marked."""
         return ((self.decode(images) > 0) == secrets).sum(axis=1).astype(np.float64)
 
+    def state(self, images: Sequence[Image.Image]) -> Tensor:
+        """What reading starts from, (B, ...), where it is worth keeping."""
+        raise TypeError(f"{self.name} reads from images: use decode and score")
+
+    def state_recipe(self) -> dict[str, Any]:
+        """What a state depends on beside the image; equal for methods that read from the same one."""
+        raise TypeError(f"{self.name} reads from images")
+
+    def read_state(
+        self, state: Tensor, secrets: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Margins, (B, bits), and scores, (B,), of images whose state is known."""
+        raise TypeError(f"{self.name} reads from images: use decode and score")
+
+    @property
+    def has_state(self) -> bool:
+        return type(self).state is not Method.state
+
+    def p_values(
+        self, margins: NDArray[np.float64], scores: NDArray[np.float64], secrets: NDArray[np.uint8]
+    ) -> NDArray[np.float64] | None:
+        """How likely an unmarked image does as well, (B,), where theory tells; here by the matching bits."""
+        if not self.bits:
+            return None
+        tails = np.array([match_tail(matches, self.bits) for matches in range(self.bits + 1)])
+        return tails[((margins > 0) == secrets).sum(axis=1)]
+
+    @property
+    def least_p(self) -> float:
+        """No p-value can be less than this."""
+        return 2.0**-self.bits if self.bits else 0.0
+
     def fingerprint(self) -> dict[str, Any]:
         """What the method's pictures depend on; part of the key that they are kept under."""
         return {"method": self.name}
+
+    def reader(self) -> dict[str, Any]:
+        """What its readings of unmarked pictures depend on: less than `fingerprint` where marking has settings."""
+        return self.fingerprint()

@@ -78,3 +78,6 @@ class DiffMark(Method):
 
     def fingerprint(self) -> dict[str, Any]:
         return {"method": "diffmark", "sampling": asdict(self.sampling), "codec": self.digest}
+
+    def reader(self) -> dict[str, Any]:
+        return {"method": "diffmark", "codec": self.digest}

@@ -18,6 +18,7 @@ from diffmark.bridge import Trajectory, ddim_inversion, denoiser_of, sampler_tra
 from diffmark.generation import Order, Sampling
 from diffmark.images import read_image
 from diffmark.methods.base import Method
+from diffmark.provenance import weights_digest
 from diffmark.vae import encode
 
 
@@ -25,6 +26,7 @@ class InversionMethod(Method):
     """Marks z_T (or a later state) and reads it back by running DDIM backwards with the empty prompt."""
 
     costly = True
+    time = 1.0  # diffusion time of the state that is marked
 
     def __init__(self, pipe: Any, sampling: Sampling | None = None, inversion_steps: int = 50) -> None:
         self.pipe, self.sampling = pipe, sampling or Sampling()
@@ -54,6 +56,21 @@ class InversionMethod(Method):
     def generate(self, order: Order) -> Image.Image:
         return self.generate_all([order])[0]
 
+    def state(self, images: Sequence[Image.Image]) -> Tensor:
+        return self.invert(images, self.time)
+
+    def state_recipe(self) -> dict[str, Any]:
+        digest = weights_digest(self.pipe.unet, self.pipe.vae)
+        return {"inverted to": self.time, "steps": len(self.trajectory.timesteps), "model": digest}
+
+    def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
+        if not self.bits:
+            raise TypeError(f"{self.name} tells presence only: use score")
+        return self.read_state(self.state(images), np.zeros((len(images), self.bits), np.uint8))[0]
+
+    def score(self, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> NDArray[np.float64]:
+        return self.read_state(self.state(images), secrets)[1]
+
     @torch.no_grad()
     def invert(self, images: Sequence[Image.Image], until: float = 1.0) -> Tensor:
         """Latents at diffusion time `until` that DDIM would take to these images, (B, C, h, w)."""
@@ -80,16 +97,20 @@ class RingMethod(InversionMethod):
     pattern: Tensor  # complex, (h, w)
 
     @abstractmethod
-    def spectra(self, images: Sequence[Image.Image]) -> Tensor:
-        """The transform of the channel at the state that was marked, (B, h, w)."""
+    def transform(self, latents: Tensor) -> Tensor:
+        """The spectrum that the pattern is in, of one channel of latents, (B, h, w)."""
 
-    def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
-        raise TypeError(f"{self.name} tells presence only: use score")
+    def read_state(
+        self, state: Tensor, secrets: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        wanted, spectra = self.pattern[self.mask], self.transform(state[:, self.channel])
+        p_values = [pattern_p_value(found, wanted) for found in spectra[:, self.mask]]
+        return np.zeros((len(state), 0)), -np.log10(np.maximum(p_values, 1e-300))
 
-    def score(self, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> NDArray[np.float64]:
-        wanted = self.pattern[self.mask]
-        p_values = [pattern_p_value(found, wanted) for found in self.spectra(images)[:, self.mask]]
-        return -np.log10(np.maximum(p_values, 1e-300))
+    def p_values(
+        self, margins: NDArray[np.float64], scores: NDArray[np.float64], secrets: NDArray[np.uint8]
+    ) -> NDArray[np.float64]:
+        return 10.0**-scores
 
 
 def key_noise(side: int, seed: int) -> Tensor:

@@ -8,13 +8,11 @@ smaller latents too, where they fill nearly the whole spectrum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from diffmark.generation import Order
@@ -51,16 +49,16 @@ class RingID(InversionMethod):
         latents[:, [0, -1]] = from_spectrum(marked)[:, [0, -1]]
         return latents
 
-    def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
-        return self._margins(spectrum(self.invert(images)))
-
-    def score(self, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """Correlation with the key's rings plus that with the noise channel."""
-        found = spectrum(self.invert(images))
-        rings = (self._margins(found) * (2.0 * secrets - 1)).mean(axis=1)
+    def read_state(
+        self, state: Tensor, secrets: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The score is the correlation with the key's rings plus that with the noise channel."""
+        found = spectrum(state)
+        margins = self._margins(found)
+        rings = (margins * (2.0 * secrets - 1)).mean(axis=1)
         wanted = self.noise[self.disc]
         noise = (found[:, 0, self.disc] * wanted.conj()).real.sum(dim=1) / wanted.abs().square().sum()
-        return rings + noise.double().numpy()
+        return margins, rings + noise.double().numpy()
 
     def _margins(self, found: Tensor) -> NDArray[np.float64]:
         """Mean of the real part on each ring, in units of the ring's value."""

@@ -59,5 +59,5 @@ class ShallowDiffuse(RingMethod):
         starts = torch.cat([self.start(order) for order in orders])
         return self.paint(orders, starts, callback_on_step_end=mark)
 
-    def spectra(self, images: Sequence[Image.Image]) -> Tensor:
-        return torch.fft.fft2(self.invert(images, self.time)[:, self.channel])
+    def transform(self, latents: Tensor) -> Tensor:
+        return torch.fft.fft2(latents)

@@ -7,10 +7,8 @@ and on latents of 32 x 32 the scores of marked and unmarked images nearly meet (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from PIL import Image
 from torch import Tensor
 
 from diffmark.generation import Order
@@ -35,5 +33,5 @@ class TreeRing(RingMethod):
         latents[:, self.channel] = from_spectrum(marked)
         return latents
 
-    def spectra(self, images: Sequence[Image.Image]) -> Tensor:
-        return spectrum(self.invert(images)[:, self.channel])
+    def transform(self, latents: Tensor) -> Tensor:
+        return spectrum(latents)

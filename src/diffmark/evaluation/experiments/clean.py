@@ -18,6 +18,8 @@ def clean(lab: Lab) -> Iterator[Row]:
         row: Row = {"method": method.name, "bits": method.bits, "images": len(orders)}
         if method.bits:
             row |= bit_figures(reading.margins, reading.secrets)
-        against = negatives(lab, method).scores
-        row |= detection_figures(reading.scores, against, method.bits if method.counts else 0)
+        against = negatives(lab, method)
+        known = [p for r in (reading, against) if (p := r.p_values(method)) is not None]
+        exact = (known[0], known[1]) if known else None
+        row |= detection_figures(reading.scores, against.scores, exact, method.least_p)
         yield row | quality(lab, method, orders)

@@ -10,7 +10,7 @@ from diffmark.evaluation.lab import Lab, Row
 from diffmark.evaluation.metrics import bit_figures, share
 from diffmark.evaluation.negatives import negatives
 from diffmark.methods.base import Method
-from diffmark.statistics import empirical_threshold, match_threshold
+from diffmark.statistics import empirical_threshold
 
 RATE = 1e-3  # exact threshold
 EMPIRICAL_RATE = 1e-2  # for methods without one; as many negatives as it needs are at hand for all
@@ -23,25 +23,24 @@ def robustness(lab: Lab) -> Iterator[Row]:
         bound = (
             empirical_threshold(unmarked, EMPIRICAL_RATE) if len(unmarked) >= 10 / EMPIRICAL_RATE else None
         )
-        # What everybody's pictures go through is measured where it costs minutes, not hours.
-        kinds = ("distortion", "regeneration", "adversarial") + (() if method.costly else ("everyday",))
+        kinds = ("distortion", "regeneration", "adversarial") + (
+            () if lab.is_compared(method) else ("everyday",)
+        )
         for attack in (attack for attack in lab.attacks.values() if attack.kind in kinds):
             for strength in lab.extent.strengths:
                 yield _row(lab, method, attack, strength, bound)
 
 
 def _row(lab: Lab, method: Method, attack: Attack, strength: float, bound: float | None) -> Row:
-    count = lab.extent.costly_attacked if method.costly else lab.extent.attacked
-    if attack.kind == "adversarial":
-        first = method is lab.methods[0]
-        count = min(count, lab.extent.adversarial if first else lab.extent.compared_adversarial)
+    count = lab.attacked_count(method, attack)
     reading, psnr = lab.reading(method, lab.orders(count), attack, strength)
     row: dict[str, Any] = {"method": method.name, "attack": attack.name, "kind": attack.kind, "by": attack.by}
     row |= {"strength": strength, "value": attack.value(strength), "unit": attack.unit, "images": count}
     if method.bits:
         row |= bit_figures(reading.margins, reading.secrets)
-    if method.counts and 2.0**-method.bits <= RATE:
-        row["tpr"] = share(reading.scores >= match_threshold(method.bits, RATE))
+    p_values = reading.p_values(method)
+    if p_values is not None and method.least_p <= RATE:
+        row["tpr"] = share(p_values <= RATE)
     if bound is not None:
         row["tpr_empirical"] = share(reading.scores > bound)
     return row | {"psnr": psnr}

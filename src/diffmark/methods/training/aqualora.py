@@ -80,7 +80,11 @@ def distorted_latents(z: Tensor, noise: float, chance: Chance) -> Tensor:
 
 
 class LoraJob:
-    """Prior-preserving fine-tuning: from noised z0 + delta to what the frozen UNet would say of z0, plus delta."""
+    """Prior-preserving fine-tuning: to what the frozen UNet would say of noised z0, plus delta.
+
+    What the LoRA is given holds a part of delta already: none to all of it in noise, all of it near z0, as in
+    sampling. So it learns to draw delta as well as to keep it.
+    """
 
     def __init__(
         self, config: AquaLoraConfig, latents: Tensor, watermark: LatentWatermark, pipe: Any
@@ -108,7 +112,8 @@ class LoraJob:
             zt = abar.sqrt() * z0 + (1 - abar).sqrt() * noise
             delta = watermark.delta(messages)
             wanted = self._x0(self.frozen(zt, t, text).sample, zt, abar) + delta
-        marked = zt + abar.sqrt() * delta
+        drawn = 1 - torch.rand(len(z0), generator=chance.torch) * t / 1000
+        marked = zt + drawn.view(-1, 1, 1, 1) * abar.sqrt() * delta
         lora.set_message(messages)
         x0 = self._x0(lora.unet(marked, t, text).sample, marked, abar)
         error = ((x0 - wanted) ** 2).mean((1, 2, 3))
