@@ -46,13 +46,13 @@ class FamilyCodec(Method):
         self.name = f"diffmark {codec} {way}".strip()
         self.detector = Detector.from_pretrained(codec)
         self.bits = self.detector.codec.config.length
-        self.reader = READERS[way](codec)
+        self.read = READERS[way](codec)
 
     def embed(self, image: Image.Image, secret: Bits) -> Image.Image:
         return embed(image, self.detector.codec, self.detector.vae, secret)
 
     def decode(self, images: Any) -> NDArray[np.float64]:
-        return np.stack([self.reader(image) for image in images]).astype(np.float64)
+        return np.stack([self.read(image) for image in images]).astype(np.float64)
 
 
 Read = Callable[[Image.Image], NDArray[np.float32]]  # margins (L,) of an image

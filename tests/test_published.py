@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import asdict
 from pathlib import Path
+
+from diffmark.evaluation.lab import Extent
 
 ROOT = Path(__file__).parents[1]
 
@@ -60,11 +63,12 @@ def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
     module = load("readme_results")
     assert module.evaluation_section(tmp_path) == ""
     rate = {"value": 0.5, "low": 0.4, "high": 0.6}
+    passed = rate | {"observed_fpr": 0.002}
     quality = {"psnr": 33.0, "ssim": 0.95, "distance": 0.1, "frechet": 2.0, "frechet_unmarked": 1.5}
     names = {"distance_network": "a network", "frechet_network": "another", "auc": 0.99, "negatives": 10_000}
     clean = [
         {"method": "a", "bits": 64, "bit_accuracy": 0.9, "tpr_0.01_empirical": rate, "tpr_1e-06_exact": rate},
-        {"method": "tree-ring", "bits": 0, "tpr_0.01_empirical": rate},
+        {"method": "tree-ring", "bits": 0, "tpr_0.01_empirical": rate, "tpr_0.001_exact": passed},
     ]
     attacked = [
         {"method": name, "attack": "jpeg", "kind": "distortion", "tpr_empirical": {**rate, "value": value}}
@@ -74,7 +78,7 @@ def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
         {"method": "a", "batch": batch, "seconds_per_image": 0.01, "ratio": 2.0, "stages": {"rest": 1.0}}
         for batch in (1, 16)
     ]
-    extent = {"marked": 500, "attacked": 100}
+    extent = asdict(Extent(marked=500))
     for name, rows in (
         ("clean", [row | quality | names | {"images": 500} for row in clean]),
         ("robustness", attacked),
@@ -83,8 +87,12 @@ def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
         document = {"config": {"extent": extent, "model": "tiny"}, "rows": rows}
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     text = module.evaluation_section(tmp_path)
-    assert "| a | 64 | 500 | 0.9000 | 0.500 [0.400, 0.600] | 0.500 [0.400, 0.600] |" in text
-    assert "| tree-ring | 0 | 500 | presence only | 0.500 [0.400, 0.600] | too few bits |" in text
+    assert "| a | 64 | 500 | 0.9000 | 0.500 [0.400, 0.600] | too few bits | 0.500 [0.400, 0.600] |" in text
+    assert (
+        "| tree-ring | 0 | 500 | presence only | 0.500 [0.400, 0.600] | 0.500 [0.400, 0.600] (0.20%) |"
+        in text
+    )
+    assert "5 for those that invert" in text
     assert "| -, 1.000, 11.0 dB |" in text  # what the paper states of it
     assert "| jpeg | **0.700** (0.74) | 0.600 (1.00) |" in text  # who loses a cell is shown to lose it
     assert "| jpeg | **0.300** |" in text

@@ -47,10 +47,10 @@ class Extent:
     photographs: int = 4000  # crops
     compared_negatives: int = 1000  # all of them for the methods that the first one is compared with
     attacked: int = 100  # marked images an attack and strength
-    compared_attacked: int = 20  # the same for the others
-    costly_attacked: int = 10  # and where it takes seconds to read or to mark one
+    compared_attacked: int = 10  # the same for the others
+    costly_attacked: int = 5  # and where it takes seconds to read or to mark one
     adversarial: int = 30  # the same for attacks that take half a minute an image
-    compared_adversarial: int = 2  # and for the others
+    compared_adversarial: int = 1  # and for the others
     strengths: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
     victims: int = 50  # images that are forged, or freed of their mark
     keys: tuple[int, ...] = (10, 100, 1000, 10**4, 10**5, 10**6, 10**7, 10**8)
