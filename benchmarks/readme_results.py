@@ -158,7 +158,8 @@ unmarked images that pass tells whether to believe them.
 Under attack, mean of {len(extent["strengths"])} strengths: TPR at an empirical FPR of 1%, the best of a line bold;
 in brackets what the paper states for SD 1.5, at 0.1%. {extent["attacked"]} images a strength for
 {rows[0]["method"]}, {extent["compared_attacked"]} for the others,
-{extent["costly_attacked"]} for those that invert; {extent["adversarial"]} and {extent["compared_adversarial"]} for the adversarial attacks, half a minute an image.
+{extent["costly_attacked"]} for those that invert;
+{extent["adversarial"]} and {extent["compared_adversarial"]} for the adversarial attacks, half a minute an image.
 Bit accuracies and every strength are in `{place}/robustness.csv`.
 
 {robustness_table(robustness["rows"], theirs=True)}
