@@ -56,7 +56,9 @@ def test_projected_gradients_stay_in_the_ball_and_move_the_features(image):
     for attack in (against_vae(vae, 12), against_features(probe, "a probe", "", 12)):
         mild, harsh = attack(image, 0.0), attack(image, 1.0)
         assert np.abs(np.asarray(mild, float) - pixels).max() <= 2
-        assert 6 <= np.abs(np.asarray(harsh, float) - pixels).max() <= 8
+        change = np.abs(np.asarray(harsh, float) - pixels)[(pixels >= 8) & (pixels <= 247)]
+        assert change.max() == 8
+        assert (change == 8).mean() > 0.1  # many run into the bound
         noisy = np.clip(pixels + np.random.default_rng(0).choice([-8, 8], pixels.shape), 0, 255).astype(
             np.uint8
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -41,10 +42,10 @@ class ProjectedGradient(ModelDistort):
             distance = (self.features((clean + change).clamp(-1, 1)) - target).square().sum()
             (gradient,) = torch.autograd.grad(distance, change)
             change = (change.detach() + STEP_SIZE * bound * gradient.sign()).clamp(-bound, bound)
-        pixels = ((clean + change).clamp(-1, 1) + 1) * 127.5
         # Rounding must not leave the ball: the change is a whole number of levels.
-        levels = (pixels - (clean + 1) * 127.5).clamp(-value, value).trunc() + (clean + 1) * 127.5
-        rounded = levels.round().clamp(0, 255).permute(0, 2, 3, 1).byte().numpy()
+        whole = (change * 127.5).round().clamp(-math.floor(value), math.floor(value))
+        levels = ((clean + 1) * 127.5).round() + whole
+        rounded = levels.clamp(0, 255).permute(0, 2, 3, 1).byte().numpy()
         return [Image.fromarray(np.ascontiguousarray(picture)) for picture in rounded]
 
 
