@@ -273,10 +273,14 @@ class Lab:
             found = self.read(method, changed, secrets)
             return {"margins": found.margins, "scores": found.scores, "psnr": mean_psnr(images, changed)}
 
-        recipe: Recipe = {"reading": method.fingerprint(), "model": place.digest, "orders": _digest(orders)}
+        recipe: Recipe = {
+            "reading": method.fingerprint(),
+            "model": place.digest,
+            "orders": orders_digest(orders),
+        }
         if attack is not None:
             recipe |= {"attack": attack.name, "value": attack.value(strength), "by": _weights(attack)}
-        recipe |= {"sampling": [place.sampling.steps, place.sampling.guidance]}
+        recipe |= {"sampling": [place.sampling.steps, place.sampling.guidance], "reader": method.reader()}
         kept = self.remember(recipe, make)
         psnr = float(kept["psnr"])
         return Reading(kept["margins"], kept["scores"], secrets), psnr if np.isfinite(psnr) else None
@@ -296,7 +300,7 @@ def _picture_digest(image: Image.Image) -> str:
     return hashlib.sha256(f"{image.mode} {image.size} ".encode() + image.tobytes()).hexdigest()
 
 
-def _digest(orders: Sequence[Order]) -> str:
+def orders_digest(orders: Sequence[Order]) -> str:
     text = "\n".join(f"{order.prompt}|{order.seed}|{order.secret.tobytes().hex()}" for order in orders)
     return hashlib.sha256(text.encode()).hexdigest()
 

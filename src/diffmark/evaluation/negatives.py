@@ -10,6 +10,7 @@ from diffmark.evaluation.lab import Lab, Reading
 from diffmark.evaluation.memory import Arrays, Recipe
 from diffmark.evaluation.studio import Studio
 from diffmark.methods.base import Method
+from diffmark.vista.paint import PAINTER
 
 CHUNK = 100  # images that are read before the reading is kept
 SCENES, CROPS = "painted scenes", "photograph crops"
@@ -80,8 +81,15 @@ def _chunk(lab: Lab, method: Method, source: str, attacked: bool, first: int, co
         "method": method.reader(),
         "model": _studio(lab, source).digest,
     }
+    if attacked:
+        recipe["attacks"] = [[attack.name, attack.low, attack.high] for attack in table]
     if source == CROPS:
-        recipe["photographs"] = [path.name for path in lab.photograph_paths]
+        recipe["photographs"] = [[path.name, path.stat().st_size] for path in lab.photograph_paths]
+    elif source == SCENES:
+        recipe["painter"] = PAINTER
+    else:
+        sampling = _studio(lab, source).sampling
+        recipe["sampling"] = [sampling.steps, sampling.guidance]
     kept = lab.remember(recipe, make)
     return Reading(kept["margins"], kept["scores"], secrets)
 

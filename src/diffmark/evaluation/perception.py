@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from diffmark.evaluation.lab import Lab, Row
+from diffmark.evaluation.lab import Lab, Row, orders_digest
+from diffmark.evaluation.memory import Recipe
 from diffmark.evaluation.metrics import frechet_distance, quality_figures
 from diffmark.evaluation.studio import scene_of
 from diffmark.generation import Order
 from diffmark.methods.base import Method
 from diffmark.pipelines import is_embedded
+from diffmark.vista.paint import PAINTER
 
 
 def quality(lab: Lab, method: Method, orders: Sequence[Order]) -> Row:
@@ -22,8 +24,13 @@ def quality(lab: Lab, method: Method, orders: Sequence[Order]) -> Row:
     PSNR, SSIM, MS-SSIM; the perceptual distance with its network; the Frechet distance of marked and of unmarked
     pictures to as many painted scenes; how many attributes of the prompt the scene classifier finds in them.
     """
-    recipe = {"quality": method.fingerprint(), "model": lab.studio.digest, "orders": [o.seed for o in orders]}
+    recipe: Recipe = {
+        "quality": method.fingerprint(),
+        "model": lab.studio.digest,
+        "orders": [o.seed for o in orders],
+    }
     recipe |= {"backbone": lab.backbone.weights, "classifier": lab.scene_features.weights}
+    recipe |= {"asked": orders_digest(orders), "painter": PAINTER}
     recipe |= {"sampling": [lab.studio.sampling.steps, lab.studio.sampling.guidance]}
 
     def make() -> dict[str, NDArray[np.float64]]:

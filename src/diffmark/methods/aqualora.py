@@ -192,7 +192,10 @@ class AquaLora(Method):
 
     def fingerprint(self) -> dict[str, Any]:
         run = {"steps": self.sampling.steps, "guidance": self.sampling.guidance}
-        return {"method": self.name, "weights": weights_digest(self.watermark, self.lora.inner), **run}
+        return {"method": self.name, "weights": weights_digest(self.watermark, self.lora), **run}
+
+    def reader(self) -> dict[str, Any]:
+        return {"method": self.name, "weights": weights_digest(self.watermark, self.pipe.vae)}
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:

@@ -117,5 +117,5 @@ class Method(ABC):
         return {"method": self.name}
 
     def reader(self) -> dict[str, Any]:
-        """What its readings of unmarked pictures depend on: less than `fingerprint` where marking has settings."""
+        """What reading depends on: less than `fingerprint` where marking has settings, more where reading has."""
         return self.fingerprint()

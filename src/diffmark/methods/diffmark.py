@@ -80,4 +80,4 @@ class DiffMark(Method):
         return {"method": "diffmark", "sampling": asdict(self.sampling), "codec": self.digest}
 
     def reader(self) -> dict[str, Any]:
-        return {"method": "diffmark", "codec": self.digest}
+        return {"method": "diffmark", "codec": self.digest, "vae": weights_digest(self.detector.vae)}

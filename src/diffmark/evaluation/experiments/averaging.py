@@ -79,6 +79,7 @@ def _difference(
 
     recipe: Recipe = {"sum": space, "method": method.fingerprint(), "model": lab.studio.digest}
     recipe |= {"orders": [(order.seed, order.secret[: method.bits].tolist()) for order in seen]}
+    recipe |= {"others": [order.seed for order in others]}
     recipe |= {"sampling": [lab.studio.sampling.steps, lab.studio.sampling.guidance]}
     kept = lab.remember(recipe, lambda: {"sum": total(lab.marked(method, seen)) - total(lab.plain(others))})
     return kept["sum"]
