@@ -125,7 +125,8 @@ def ablation_table(folder: Path) -> str:
             )
             continue
         attacks, psnr = document["results"]["attacks"], document["results"]["psnr"]["mean"]
-        mean, clean = _mean([row["bit_accuracy"] for row in attacks.values()]), attacks["none"]
+        clean = attacks.pop("none")
+        mean = _mean([row["bit_accuracy"] for row in attacks.values()])
         cells = [f"{clean['bit_accuracy']:.3f}", f"{mean:.3f}", f"{clean['tpr_at_0.001']['rate']:.2f}"]
         lines.append(f"| `{path.stem}` | {' | '.join(cells)} | {psnr:.1f} dB |")
     return "\n".join(lines)

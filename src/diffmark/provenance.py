@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import shlex
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,13 @@ PACKAGES = (
     "fastapi",
     "c2pa-python",
 )
+
+PICTURES = (
+    "--photographs",
+    "--photos",
+    "--pictures",
+    "--images",
+)  # options that name a folder of the user's own
 
 
 def versions() -> dict[str, str]:
@@ -57,6 +66,16 @@ def revision() -> str | None:
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def command_line() -> str:
+    """This program's, without the folder that it lies in, and with a word for the user's own pictures."""
+    name, given = Path(sys.argv[0]).name, sys.argv[1:]
+    shown = [
+        "PHOTOGRAPHS" if option in PICTURES else value
+        for option, value in zip(["", *given], given, strict=False)
+    ]
+    return shlex.join(["diffmark" if name == "__main__.py" else name, *shown])
 
 
 def provenance(command: str, config: Any) -> dict[str, Any]:

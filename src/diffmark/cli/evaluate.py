@@ -76,6 +76,7 @@ def evaluate(
     from diffmark.evaluation.studio import Studio
     from diffmark.generation import Sampling
     from diffmark.pipelines import default_guidance
+    from diffmark.provenance import command_line
 
     pipe = quiet_pipeline(model)
     if compile_unet:
@@ -104,7 +105,7 @@ def evaluate(
     for studio in (lab.studio, *others.values()):
         studio.meter = meter
     for name in names:
-        rows = run(name, lab, out)
+        rows = run(name, lab, out, command_line())
         meter.bar.write(f"{name}: {len(rows)} rows in {out / name}.json", file=sys.stdout)
     meter.close()
     typer.echo(f"report: {write_report(out)}")
@@ -195,19 +196,26 @@ def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
     on_pipe: dict[str, Any] = {
         method.name: method for method in (TreeRing, RingID, ShallowDiffuse, StableSignature, AquaLora)
     }
-    for name in ("diffmark", *SAMPLING, *TRAINED, *CLASSIC) if names == "all" else names.split(","):
+
+    def load(name: str) -> Any:
         if name == "diffmark" or name.startswith("diffmark-"):
             mode = name.removeprefix("diffmark").removeprefix("-")
-            chosen.append(
-                DiffMark(pipe, detector, sampling, detector.codec.config.injection_in(mode) if mode else None)
-            )
-        elif name in on_pipe:
-            chosen.append(on_pipe[name](pipe, sampling))
-        elif name == StegaStamp.name:
-            chosen.append(StegaStamp())
-        elif name in CLASSIC:
-            chosen.append(BlindWatermark() if name == "blindWatermark" else InvisibleWatermark(name))
-        else:
-            known = ", ".join(("diffmark", "diffmark-<mode>", *SAMPLING, *TRAINED, *CLASSIC))
-            raise ValueError(f"no method {name!r}; there are {known}")
+            injection = detector.codec.config.injection_in(mode) if mode else None
+            return DiffMark(pipe, detector, sampling, injection)
+        if name in on_pipe:
+            return on_pipe[name](pipe, sampling)
+        if name == StegaStamp.name:
+            return StegaStamp()
+        if name in CLASSIC:
+            return BlindWatermark() if name == "blindWatermark" else InvisibleWatermark(name)
+        known = ", ".join(("diffmark", "diffmark-<mode>", *SAMPLING, *TRAINED, *CLASSIC))
+        raise ValueError(f"no method {name!r}; there are {known}")
+
+    if names != "all":
+        return [load(name) for name in names.split(",")]
+    for name in ("diffmark", *SAMPLING, *TRAINED, *CLASSIC):
+        try:
+            chosen.append(load(name))
+        except (ImportError, FileNotFoundError) as error:
+            typer.echo(f"{name} is left out: {error}", err=True)
     return chosen

@@ -12,7 +12,7 @@ from typing import Any
 from diffmark.evaluation.experiments import EXPERIMENTS
 from diffmark.evaluation.figures import FIGURES
 from diffmark.evaluation.lab import Row
-from diffmark.evaluation.tables import columns_of, label, shown
+from diffmark.evaluation.tables import columns_of, label, shown, spread
 
 TITLES = {
     "clean": "Clean detection and quality",
@@ -86,6 +86,7 @@ def table(rows: list[Row]) -> str:
     """The rows as an HTML table that can be sorted; rates with their intervals in one cell."""
     if not rows:
         return "<p>Nothing to show yet.</p>"
+    rows = [spread(row) for row in rows]
     columns = columns_of(rows)
     head = "".join(f'<th><button type="button">{html.escape(label(name))}</button></th>' for name in columns)
     lines = "".join(f"<tr>{''.join(_cell(row.get(name)) for name in columns)}</tr>" for row in rows)
@@ -113,9 +114,10 @@ th[aria-sort=descending] button::after{content:" \\2193"}summary{cursor:pointer;
 pre{font-size:.75rem;background:#f4f4f4;padding:.5rem;overflow-x:auto}code{overflow-wrap:anywhere}
 @media(max-width:40rem){figure img{max-width:none;width:44rem}}</style></head><body>
 <h1>DiffMark evaluation</h1>
-<p>Brackets are exact 95% intervals. Exact thresholds come from the binomial law of matching bits, empirical ones
-from unmarked images; an empty cell was not measured, or there were too few unmarked images for it. A click on a
-column's head sorts. Every part can be made again with the command under it.</p>
+<p>Brackets are exact 95% intervals. Exact thresholds come from the binomial law of matching bits, or from a
+method's own test; beside them the share of unmarked images that pass. Empirical ones come from unmarked images;
+an empty cell was not measured, or there were too few unmarked images for it. A click on a column's head sorts.
+Every part can be made again with the command under it.</p>
 <nav>{{links}}</nav>
 {{parts}}
 <script>

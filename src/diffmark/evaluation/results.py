@@ -14,11 +14,12 @@ from diffmark.evaluation.experiments import EXPERIMENTS
 from diffmark.evaluation.lab import Lab, Row
 from diffmark.evaluation.meter import DryMemory, DryMeter
 from diffmark.evaluation.studio import Studio, settings
+from diffmark.evaluation.tables import spread
 from diffmark.provenance import provenance
 
 
-def run(name: str, lab: Lab, folder: Path) -> list[Row]:
-    """Run one experiment and write NAME.json and NAME.csv."""
+def run(name: str, lab: Lab, folder: Path, command: str = "") -> list[Row]:
+    """Run one experiment and write NAME.json and NAME.csv; `command` is what the user typed for it."""
     _check(name)
     lab.meter.bar.set_description(name)
     rows = list(EXPERIMENTS[name](lab))
@@ -26,10 +27,12 @@ def run(name: str, lab: Lab, folder: Path) -> list[Row]:
         "extent": asdict(lab.extent),
         "methods": [m.fingerprint() for m in lab.methods],
         "siblings": list(lab.siblings),
+        "attacks": {attack.name: attack.by for attack in lab.attacks.values()},
+        "photographs": len(lab.photograph_paths),
         **settings(lab.studio),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    document = {**provenance(f"diffmark evaluate {name}", config), "rows": rows}
+    document = {**provenance(command, config), "rows": rows}
     (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
     write_csv(folder / f"{name}.csv", rows)
     lab.meter.prices.save()
@@ -66,7 +69,7 @@ def _check(name: str) -> None:
 
 def write_csv(path: Path, rows: list[Row]) -> None:
     """One line a row; rates as value, low and high; lists and pictures are left to the JSON file."""
-    flat = [_flat(row) for row in rows]
+    flat = [_flat(spread(row)) for row in rows]
     columns = list(dict.fromkeys(name for row in flat for name in row))
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)

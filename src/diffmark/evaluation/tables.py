@@ -13,6 +13,7 @@ LABELS = {
     "ber_q95": "BER, 95% of images below",
     "auc": "AUC",
     "psnr": "PSNR, dB",
+    "psnr_of_attack": "PSNR of what the attack does, dB",
     "psnr_min": "PSNR, least",
     "ssim": "SSIM",
     "ms_ssim": "MS-SSIM",
@@ -52,6 +53,21 @@ def columns_of(rows: list[Row]) -> list[str]:
     return list(names)
 
 
+def spread(row: Row) -> Row:
+    """A row whose groups of numbers (stages of reading) are columns of their own."""
+    flat: Row = {}
+    for name, value in row.items():
+        if (
+            isinstance(value, dict)
+            and all(isinstance(item, float) for item in value.values())
+            and not _fits(value)
+        ):
+            flat |= {f"{name}: {key}": item for key, item in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
 def shown(value: Any) -> str:
     """A value as a reader wants it."""
     if value is None:
@@ -59,7 +75,8 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+        passed = f" (unmarked {value['observed_fpr']:.2%})" if "observed_fpr" in value else ""
+        return f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]{passed}"
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value)

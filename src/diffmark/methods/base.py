@@ -68,6 +68,11 @@ class Method(ABC):
         """The bits that an image of an order with this secret carries: its first ones, or a key that is fixed."""
         return secret[: self.bits]
 
+    @property
+    def has_one_key(self) -> bool:
+        """Whether every image carries the same bits, or none, whatever secret is asked for."""
+        return bool(np.array_equal(*(self.carried(np.full(256, bit, np.uint8)) for bit in (0, 1))))
+
     def parts(self) -> dict[str, tuple[Any, str]]:
         """Costly parts of reading, each an object and the name of its method: their time is told apart."""
         return {}

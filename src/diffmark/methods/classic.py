@@ -47,6 +47,9 @@ class BlindWatermark(Method):
 
     name, bits = "blindWatermark", 32
 
+    def __init__(self) -> None:
+        self._core()  # says at once that the package is missing
+
     def embed(self, image: Image.Image, secret: Bits) -> Image.Image:
         core = self._core()
         core.read_img_arr(_bgr(image))

@@ -27,13 +27,12 @@ from diffmark.calibration import Calibration, evidence
 from diffmark.codec import Codec
 from diffmark.detection import Detector
 from diffmark.images import read_image
-from diffmark.provenance import provenance
+from diffmark.provenance import command_line, provenance
 from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig
 from diffmark.training.pairs import BATCH, Pairs, batches, files, pairs_of_pictures, pairs_of_prompts
 from diffmark.training.paths import freeze
 from diffmark.training.preparation import open_vae
-from diffmark.training.runs import command
 from diffmark.training.samples import psnr
 from diffmark.training.sources import Pictures, open_pictures
 from diffmark.vae import check_family
@@ -196,7 +195,7 @@ def _describe_negatives(margins: np.ndarray, codec: Codec, seed: int) -> dict[st
 def write_result(path: str | Path, found: dict[str, Any], config: Any, seed: int) -> None:
     """The figures with what made them: command, config, seed, versions, git revision."""
     settings = config if isinstance(config, dict) else asdict(config)
-    document = {**provenance(command(), settings), "seed": seed, "results": found}
+    document = {**provenance(command_line(), settings), "seed": seed, "results": found}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(document, indent=2) + "\n")
 

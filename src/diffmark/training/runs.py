@@ -14,7 +14,6 @@ import dataclasses
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from diffmark.provenance import revision, versions
+from diffmark.provenance import command_line, revision, versions
 
 
 class Run:
@@ -46,7 +45,7 @@ class Run:
             _check_same(json.loads(file.read_text()), config, str(file))
         file.write_text(json.dumps(config, indent=2) + "\n")
         environment = self.folder / "environment.json"
-        made_by = {"command": command(), "versions": versions(), "revision": revision()}
+        made_by = {"command": command_line(), "versions": versions(), "revision": revision()}
         environment.write_text(json.dumps(made_by, indent=2) + "\n")
 
     def start_log(self, step: int) -> None:
@@ -116,12 +115,6 @@ class Run:
             torch.load(folder / "shared.pt", weights_only=True, map_location="cpu"),
             torch.load(file, weights_only=True, map_location="cpu"),
         )
-
-
-def command() -> str:
-    """The command line, without the folder that the program lies in."""
-    name = Path(sys.argv[0]).name
-    return " ".join(["diffmark" if name == "__main__.py" else name, *sys.argv[1:]])
 
 
 def _means(rows: list[dict[str, float]]) -> dict[str, float]:

@@ -35,10 +35,11 @@ def _figures(path: Path) -> Row:
         return {"ablation": path.stem, "stopped": document["stopped"]}
     found = document["results"]
     attacks = {name: row["bit_accuracy"] for name, row in found["attacks"].items()}
+    clean = attacks.pop("none")
     worst = min(attacks, key=lambda name: attacks[name])
     return {
         "ablation": path.stem,
-        "bit_accuracy": attacks["none"],
+        "bit_accuracy": clean,
         "mean_attacked": sum(attacks.values()) / len(attacks),
         "worst_attack": worst,
         "worst_attacked": attacks[worst],

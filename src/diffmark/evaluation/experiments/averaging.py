@@ -30,7 +30,7 @@ SPACES = ("pixels", "latents")
 def averaging(lab: Lab) -> Iterator[Row]:
     """Removal and forgery with the average of n images, in pixels and in latents; one secret, or fresh ones."""
     pool, victims = lab.extent.pool, lab.extent.victims
-    for method in (method for method in lab.methods if method.bits and not method.repaints):
+    for method in (method for method in lab.methods if not method.has_one_key and not method.repaints):
         for fixed in (True, False):
             seen = lab.orders(pool, fixed_secret=fixed)
             last = lab.orders(victims, first=pool, fixed_secret=fixed)
@@ -47,7 +47,7 @@ def averaging(lab: Lab) -> Iterator[Row]:
                         row: Row = {"method": method.name, "secrets": "one" if fixed else "fresh"}
                         row |= {"space": space, "aim": aim, "seen": number}
                         row |= bit_figures(found.margins, secrets)
-                        row["psnr"] = float(
+                        row["psnr_of_attack"] = float(
                             np.mean([psnr(a, b) for a, b in zip(images, changed, strict=True)])
                         )
                         yield row

@@ -28,7 +28,7 @@ MIXTURES = (("mean", "pixels"), ("median", "pixels"), ("mean", "latents"))
 def collusion(lab: Lab) -> Iterator[Row]:
     """k copies of one picture with k secrets, mixed: is one of the k named among a million accounts?"""
     orders = lab.orders(lab.extent.victims)
-    for method in (method for method in lab.methods if method.bits and not method.costly):
+    for method in (method for method in lab.methods if not method.has_one_key and not method.costly):
         try:
             needed = match_threshold(method.bits, per_try(RATE, ACCOUNTS))
         except ValueError:  # too few bits to name anybody among so many

@@ -34,7 +34,7 @@ def forgery(lab: Lab) -> Iterator[Row]:
             found = lab.read(method, forged, secrets)
             row: Row = {"method": method.name, "way": way} | bit_figures(found.margins, secrets)
             row["taken_for_marked"] = share(found.scores >= match_threshold(method.bits, RATE))
-            row["psnr"] = float(np.mean([psnr(a, b) for a, b in zip(targets, forged, strict=True)]))
+            row["psnr_of_attack"] = float(np.mean([psnr(a, b) for a, b in zip(targets, forged, strict=True)]))
             yield row
 
 

@@ -43,4 +43,4 @@ def _row(lab: Lab, method: Method, attack: Attack, strength: float, bound: float
         row["tpr"] = share(p_values <= RATE)
     if bound is not None:
         row["tpr_empirical"] = share(reading.scores > bound)
-    return row | {"psnr": psnr}
+    return row | {"psnr_of_attack": psnr}

@@ -13,12 +13,11 @@ from diffmark.evaluation.metrics import bit_figures, quality_figures, share
 from diffmark.methods.diffmark import DiffMark
 from diffmark.statistics import match_threshold
 
-STRENGTH = 0.5
 RATE = 1e-3
 
 
 def transfer(lab: Lab) -> Iterator[Row]:
-    """Each model of the family, clean and under each distortion at half strength; no codec was trained for it."""
+    """Each model of the family, clean and under each distortion at every strength; no codec was trained for it."""
     orders = lab.orders(lab.extent.siblings)
     for method in (method for method in lab.methods if isinstance(method, DiffMark)):
         threshold = match_threshold(method.bits, RATE)
@@ -26,10 +25,12 @@ def transfer(lab: Lab) -> Iterator[Row]:
             run = studio.sampling
             sampling = replace(method.sampling, steps=run.steps, guidance=run.guidance)
             moved = DiffMark(studio.pipe, method.detector, sampling, method.injection)
-            for attack in (None, *(attack for attack in ATTACKS.values() if attack.kind == "distortion")):
-                reading, _ = lab.reading(moved, orders, attack, STRENGTH, studio)
+            distortions = [attack for attack in ATTACKS.values() if attack.kind == "distortion"]
+            cases = [(attack, strength) for attack in distortions for strength in lab.extent.strengths]
+            for attack, strength in ((None, 0.0), *cases):
+                reading, _ = lab.reading(moved, orders, attack, strength, studio)
                 row: Row = {"method": method.name, "model": model, "attack": attack.name if attack else None}
-                row |= bit_figures(reading.margins, reading.secrets)
+                row |= {"strength": strength} | bit_figures(reading.margins, reading.secrets)
                 row["tpr"] = share(reading.scores >= threshold)
                 if attack is None:
                     row |= _quality(lab, lab.plain(orders, studio), lab.marked(moved, orders, studio))

@@ -23,12 +23,12 @@ def false_positives(rows: list[Row]) -> Any:
     rates = [name for name in ("fpr_0.01", "fpr_0.001") if any(name in row for row in rows)]
     methods = distinct(rows, "method")
     labels = list(dict.fromkeys(_source(row) for row in rows))
-    figure, axes = grid(len(rates), 2, height=0.32 * len(labels) + 0.8, sharey=True)
+    figure, axes = grid(len(rates), 2, height=(0.2 + 0.12 * len(methods)) * len(labels) + 0.8, sharey=True)
     for axis, name in zip(axes, rates, strict=True):
         promised = float(name.split("_")[1])
         for number, method in enumerate(methods):
             chosen = [row for row in rows if row["method"] == method and name in row]
-            places = np.array([labels.index(_source(row)) for row in chosen]) + 0.15 * number
+            places = np.array([labels.index(_source(row)) for row in chosen]) + 0.8 * number / len(methods)
             found = [row[name] for row in chosen]
             axis.errorbar(
                 [100 * r["value"] for r in found],
@@ -45,7 +45,7 @@ def false_positives(rows: list[Row]) -> Any:
             title=f"promised: {100 * promised:g}%",
             xlim=(0, None),
         )
-    axes[0].set_yticks(range(len(labels)), labels, fontsize=9)
+    axes[0].set_yticks(np.arange(len(labels)) + 0.4 - 0.4 / len(methods), labels, fontsize=9)
     axes[0].invert_yaxis()
     legend_below(figure, axes[0])
     return figure
@@ -66,7 +66,7 @@ def robustness(rows: list[Row]) -> Any:
     for place, (axis, attack) in enumerate(zip(axes, attacks, strict=True)):
         for number, method in enumerate(methods):
             chosen = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
-            if not chosen:  # methods that take long to read leave out everyday changes
+            if not chosen:  # everyday changes are for the method that a run is about
                 continue
             colour, strengths = COLOURS[number % len(COLOURS)], [row["strength"] for row in chosen]
             if "bit_accuracy" in chosen[0]:
@@ -82,26 +82,34 @@ def robustness(rows: list[Row]) -> Any:
         axis.set(xlim=(0, 1.05), ylim=(-0.03, 1.05), xticks=(0, 0.5, 1))
         if place + 5 >= len(attacks):  # nothing below it
             axis.set_xlabel("strength", fontsize=9)
+        if place % 5 == 0:
+            axis.set_ylabel("bits right, TPR", fontsize=9)
     legend_below(figure, axes[0])
     return figure
 
 
 def _attack_title(rows: list[Row], attack: str) -> str:
     last = [row for row in rows if row["attack"] == attack][-1]
-    return f"{attack.replace('_', ' ')}\nto {last['value']:.3g} {last['unit']}"
+    by = f"\nby {last['by']}" if last.get("by") else ""
+    return f"{attack.replace('_', ' ')}\nto {last['value']:.3g} {last['unit']}{by}"
 
 
 def strength(rows: list[Row]) -> Any:
     """Bit accuracy against PSNR; every point a factor on delta."""
-    figure, axes = grid(1, 1, width=7.5, height=3.6)
-    for number, case in enumerate(distinct(rows, "case")):
-        chosen = [row for row in rows if row["case"] == case]
-        points = [row["psnr"] for row in chosen], [row["bit_accuracy"] for row in chosen]
-        axes[0].plot(*points, "o-", ms=4, color=COLOURS[number], label=case)
-    for row in (row for row in rows if row["case"] == rows[0]["case"]):
-        axes[0].annotate(f"x{row['delta_times']:g}", (row["psnr"], 0.42), fontsize=8, color=GREY, ha="center")
-    chance_line(axes[0])
-    axes[0].set(xlabel="same-seed PSNR, dB", ylabel="bit accuracy", ylim=(0.4, 1.02))
+    methods = distinct(rows, "method")
+    figure, axes = grid(len(methods), 2, width=7.5 if len(methods) == 1 else 12, height=3.2, sharey=True)
+    for axis, method in zip(axes, methods, strict=True):
+        mine = [row for row in rows if row["method"] == method]
+        for number, case in enumerate(distinct(mine, "case")):
+            chosen = [row for row in mine if row["case"] == case]
+            points = [row["psnr"] for row in chosen], [row["bit_accuracy"] for row in chosen]
+            axis.plot(*points, "o-", ms=4, color=COLOURS[number], label=case)
+        for row in (row for row in mine if row["case"] == mine[0]["case"]):
+            axis.annotate(
+                f"x{row['delta_times']:g}", (row["psnr"], 0.42), fontsize=8, color=GREY, ha="center"
+            )
+        chance_line(axis)
+        axis.set(xlabel="same-seed PSNR, dB", ylabel="bit accuracy", ylim=(0.4, 1.02), title=method)
     legend_below(figure, axes[0])
     return figure
 
@@ -111,7 +119,8 @@ def keys(rows: list[Row]) -> Any:
     figure, axes = grid(2, 2, width=11, height=3.2)
     labels = [f"{row['method']}\n{row['secrets']}" for row in rows]
     axes[0].violinplot([100 * np.asarray(row["ber"]) for row in rows], showmeans=True)
-    axes[0].set_xticks(range(1, len(rows) + 1), labels, fontsize=8)
+    turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if len(rows) > 4 else {}
+    axes[0].set_xticks(range(1, len(rows) + 1), labels, fontsize=8, **turned)
     axes[0].set(ylabel="bit error rate of an image, %", ylim=(0, None))
     for number, row in enumerate(row for row in rows if "distance" in row):
         said = f", r = {row['pearson_r']:.2f}" if "pearson_r" in row else ", no errors"
@@ -139,24 +148,32 @@ def latency(rows: list[Row]) -> Any:
 
 
 def transfer(rows: list[Row]) -> Any:
-    """Bit accuracy on each model of the family, clean and under each distortion."""
+    """Bit accuracy on each model of the family, clean and the mean of each distortion's strengths."""
     figure, axes = grid(1, 1, width=10, height=3.2)
+    rows = [row for row in rows if row["method"] == rows[0]["method"]]
     models, cases = distinct(rows, "model"), distinct(rows, "attack")
-    found = {(row["model"], row["attack"]): row["bit_accuracy"] for row in rows}
+    found = {
+        (model, case): np.mean(
+            [row["bit_accuracy"] for row in rows if (row["model"], row["attack"]) == (model, case)]
+        )
+        for model in models
+        for case in cases
+    }
     for number, model in enumerate(models):
         places = np.arange(len(cases)) + 0.8 * number / len(models)
         heights = [found[model, case] for case in cases]
         axes[0].bar(places, heights, 0.8 / len(models), label=model, color=COLOURS[number % len(COLOURS)])
     names = [case.replace("_", " ") if case else "clean" for case in cases]
     axes[0].set_xticks(np.arange(len(cases)) + 0.4 - 0.4 / len(models), names, fontsize=9)
-    axes[0].set(ylim=(0.4, 1.02), ylabel="bit accuracy")
+    axes[0].set(ylim=(0.4, 1.02), ylabel="bit accuracy, mean of strengths")
     chance_line(axes[0])
     legend_below(figure, axes[0])
     return figure
 
 
 def identification(rows: list[Row]) -> Any:
-    """Closed-set top-1 and open-set naming against the number of keys."""
+    """Closed-set top-1 and open-set naming against the number of keys, of the method that a run is about."""
+    rows = [row for row in rows if row["method"] == rows[0]["method"]]
     figure, axes = grid(2, 2, width=11, height=3.2, sharey=True)
     for axis, what, title in (
         (axes[0], "top1", "ranked first (closed set)"),
