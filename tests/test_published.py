@@ -57,7 +57,7 @@ def test_the_pages_on_detection_and_families_show_their_results():
 
 
 def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
-    """Made-up rows of a full run give both tables; a quick run is refused; no run gives nothing."""
+    """Made-up rows of a full run give both tables; too few images are refused; no run gives nothing."""
     import pytest
 
     module = load("readme_results")
@@ -71,7 +71,9 @@ def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
         {"method": "tree-ring", "bits": 0, "tpr_0.01_empirical": rate, "tpr_0.001_exact": passed},
     ]
     attacked = [
-        {"method": name, "attack": "jpeg", "kind": "distortion", "tpr_empirical": {**rate, "value": value}}
+        {"method": name, "attack": attack, "kind": kind, "images": 100, "by": by}
+        | {"tpr_empirical": {**rate, "value": value}}
+        for attack, kind, by in (("jpeg", "distortion", None), ("adv_vae", "adversarial", "gradients"))
         for name, value in (("a", 0.2), ("a", 0.4), ("tree-ring", 0.7), ("diffmark", 0.6))
     ]
     timed = [
@@ -84,7 +86,7 @@ def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
         ("robustness", attacked),
         ("latency", timed),
     ):
-        document = {"config": {"extent": extent, "model": "tiny"}, "rows": rows}
+        document = {"command": "diffmark", "config": {"extent": extent, "model": "tiny"}, "rows": rows}
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     text = module.evaluation_section(tmp_path)
     assert "| a | 64 | 500 | 0.9000 | 0.500 [0.400, 0.600] | too few bits | 0.500 [0.400, 0.600] |" in text
@@ -95,10 +97,11 @@ def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
     assert "5 for those that invert" in text
     assert "| -, 1.000, 11.0 dB |" in text  # what the paper states of it
     assert "| jpeg | **0.700** (0.74) | 0.600 (1.00) |" in text  # who loses a cell is shown to lose it
-    assert "| jpeg | **0.300** |" in text
+    assert "| jpeg | 0.300 |" in text  # the best of all methods, not of a table
+    assert "| adv vae, by gradients | **0.700** (0.29) | 0.600 (0.31) |" in text
     assert "| a | 10 | 2 | 10 | 2 | rest 100% |  |" in text
-    extent["marked"] = 16
-    document = {"config": {"extent": extent, "model": "tiny"}, "rows": []}
-    (tmp_path / "clean.json").write_text(json.dumps(document))
-    with pytest.raises(ValueError, match="quick run"):
+    document = json.loads((tmp_path / "robustness.json").read_text())
+    document["rows"][0]["images"] = 8
+    (tmp_path / "robustness.json").write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="attacked images are 8 of 100"):
         module.evaluation_section(tmp_path)

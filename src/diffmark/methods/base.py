@@ -71,7 +71,8 @@ class Method(ABC):
     @property
     def has_one_key(self) -> bool:
         """Whether every image carries the same bits, or none, whatever secret is asked for."""
-        return bool(np.array_equal(*(self.carried(np.full(256, bit, np.uint8)) for bit in (0, 1))))
+        zeros, ones = (self.carried(np.full(256, bit, np.uint8)) for bit in (0, 1))
+        return np.array_equal(zeros, ones)
 
     def parts(self) -> dict[str, tuple[Any, str]]:
         """Costly parts of reading, each an object and the name of its method: their time is told apart."""
