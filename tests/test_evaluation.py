@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +11,13 @@ import pytest
 import torch
 from conftest import _build, tiny_codec
 from PIL import Image
+from typer.testing import CliRunner
 
 from diffmark.attacks import ATTACKS
+from diffmark.attacks.adversarial import against_vae
+from diffmark.attacks.regeneration import compression_attack, diffusion_attacks
+from diffmark.cli import app
+from diffmark.cli.evaluate import load_methods
 from diffmark.detection import Detector
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.experiments import EXPERIMENTS
@@ -389,3 +395,66 @@ def test_spectrum_and_its_profile_find_a_wave():
 def test_unknown_experiment(lab, tmp_path):
     with pytest.raises(ValueError, match="no experiment 'magic'; there are clean"):
         run("magic", lab, tmp_path)
+
+
+# --- the command -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def evaluate_command(tmp_path, model_folder, monkeypatch):
+    """`diffmark evaluate` of a tiny pipeline and codec, with quick runs that are quicker."""
+    codec = tiny_codec(injection=Injection("final")).save_pretrained(tmp_path / "codec")
+    _build("sd").pipe.vae.save_pretrained(codec / "vae")
+    photographs = tmp_path / "photographs"
+    photographs.mkdir()
+    noise = np.random.default_rng(0).integers(0, 255, (80, 90, 3), np.uint8)
+    Image.fromarray(noise).save(photographs / "a.png")
+    monkeypatch.setattr(Extent, "quick", classmethod(lambda cls: replace(SMALL, strengths=(0.5,))))
+    monkeypatch.setattr("sys.argv", ["/bin/diffmark", "evaluate", "clean", "--photographs", str(photographs)])
+    options = ["--model", str(model_folder), "--codec", str(codec), "--photographs", str(photographs)]
+    folders = ["--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out")]
+    return ["evaluate", *options, *folders, "--steps", "2", "--quick"]
+
+
+def test_the_command_estimates_and_runs_and_resumes(tmp_path, evaluate_command):
+    told = CliRunner().invoke(app, [*evaluate_command, "clean", "--estimate"])
+    assert told.exit_code == 0, told.output
+    assert "clean" in told.output
+    assert not (tmp_path / "out").exists()
+    for _ in range(2):
+        done = CliRunner().invoke(app, [*evaluate_command, "clean"])
+        assert done.exit_code == 0, done.output
+    document = json.loads((tmp_path / "out" / "clean.json").read_text())
+    assert document["command"] == "diffmark evaluate clean --photographs PHOTOGRAPHS"
+    assert document["config"]["photographs"] == 1
+    assert document["config"]["attacks"]["adv_vae"] == "the detector's autoencoder"
+    assert (tmp_path / "out" / "index.html").exists()
+    again = CliRunner().invoke(app, [*evaluate_command, "clean", "--estimate"])
+    assert "0.00 CPU hours" in again.output
+    wrong = CliRunner().invoke(app, [*evaluate_command, "colour"])
+    assert "no experiment 'colour'" in str(wrong.exception or wrong.output)
+
+
+def test_attacks_by_models_are_read_through_the_lab(tmp_path, lab):
+    """Regeneration and projected gradients, once each, as the robustness table does it."""
+    few = replace(lab, methods=[lab.methods[0]], extent=replace(SMALL, attacked=1))
+    surrogate = lab.studio.pipe
+    models = [compression_attack(), *diffusion_attacks(surrogate, "itself"), against_vae(surrogate.vae, 2)]
+    few = replace(few, attacks={attack.name: attack for attack in models})
+    rows = list(EXPERIMENTS["robustness"](few))
+    assert [row["attack"] for row in rows] == ["regen_vae", "regen_diffusion", "rinse_2x", "adv_vae"]
+    assert all(row["by"] and row["images"] == 1 for row in rows)
+
+
+def test_all_methods_are_those_that_are_there(monkeypatch, capsys, model_folder):
+    monkeypatch.setattr("diffmark.methods.weights.COMMITTED", model_folder)  # has no weights of baselines
+    monkeypatch.setitem(sys.modules, "imwatermark", None)
+    methods = load_methods("all", load_pipeline(str(model_folder)), "vista", Sampling(steps=2))
+    names = [method.name for method in methods]
+    assert names[:4] == ["diffmark", "tree-ring", "ring-id", "shallow-diffuse"]
+    assert not {"stegastamp", "aqualora", "rivaGan"} & set(names)
+    assert "stegastamp is left out" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match="no trained weights"):
+        load_methods("stegastamp", None, "vista", Sampling())
+    with pytest.raises(ValueError, match="no method 'magic'"):
+        load_methods("magic", None, "vista", Sampling())
