@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 CASES = {
     "clean": None,
     "JPEG 50": ("jpeg", 0.5),
+    "JPEG 10": ("jpeg", 1.0),
     "noise 0.05": ("noise", 0.5),
+    "noise 0.1": ("noise", 1.0),
     "crop to 75%": ("resized_crop", 0.5),
-}
+    "crop to 50%": ("resized_crop", 1.0),
+}  # the middle and the end of each range
 LARGE, TRIALS, LARGE_TRIALS = 10**7, 5, 1
 
 
