@@ -94,7 +94,7 @@ def test_decode_takes_latents_of_any_size_and_says_which_shape_it_wants(codec):
 
 def test_save_and_load(tmp_path, secret):
     codec = tiny_codec(family="sd", injection=Injection("late", 2.0, 0.3))
-    codec.calibration = Calibration.measure(range(100), {"images": "a hundred"})
+    codec.calibration = Calibration.measure(range(100), {"images": "a hundred"}, "0123456789abcdef")
     codec.provenance = {"command": "test"}
     again = Codec.from_pretrained(codec.save_pretrained(tmp_path / "codec"))
     assert again.config == codec.config
@@ -188,7 +188,7 @@ def test_where_codecs_are_looked_for(tmp_path, saved, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert Codec.from_pretrained("someone/codec").config == tiny_codec().config
     assert asked["repository"] == "someone/codec"
-    assert "codec.safetensors" in asked["patterns"]
+    assert {"codec.safetensors", "pixel.safetensors"} <= set(asked["patterns"])
     monkeypatch.undo()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -206,6 +206,17 @@ def test_calibration_counts_conservatively():
         assert calibration.p_value(score) >= (1000 - score) / 1001
     with pytest.raises(ValueError, match="at least 20"):
         Calibration.measure([1, 2])
+
+
+def test_a_calibration_knows_its_autoencoders_as_far_as_it_was_told():
+    a, b, unknown = (Calibration.measure(range(100), vae=name) for name in ("a", "b", None))
+    assert (a.vaes, unknown.vaes) == (("a",), ())
+    assert a.stricter(b).vaes == ("a", "b")
+    assert a.stricter(a).vaes == ("a",)
+    assert a.stricter(unknown).vaes == unknown.stricter(a).vaes == ()
+    old = a.to_dict()
+    del old["vaes"]
+    assert Calibration.from_dict(old) == unknown
 
 
 def test_whitening_takes_the_picture_out_and_leaves_the_mark():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import io
 import json
 
@@ -16,6 +17,7 @@ from diffmark.calibration import Calibration
 from diffmark.detection import Detection, Detector
 from diffmark.images import ImageError
 from diffmark.payload import PayloadScheme
+from diffmark.provenance import weights_digest
 from diffmark.secret import random_secrets, to_hex
 from diffmark.vae import FamilyError, decode, encode, load_vae
 
@@ -92,6 +94,21 @@ def test_a_calibration_that_cannot_state_the_rate_leaves_it_undecided(vae, secre
     assert (found.verdict, found.test) == ("undecided", "blind")
     assert "cannot state a rate of 0.001" in found.explanation
     assert Detector(codec, vae, fpr=0.01).decide(logits_for(secret, size=1e4)).marked
+
+
+def test_a_calibration_of_another_autoencoder_decides_nothing(vae, secret, tmp_path):
+    codec = tiny_codec()
+    codec.calibration = Calibration.measure(np.linspace(0, 1, 10_000), vae=weights_digest(vae, half=True))
+    copy.deepcopy(vae).half().save_pretrained(tmp_path / "half")
+    for same in (vae, load_vae(tmp_path / "half"), load_vae(tmp_path / "half").half()):
+        assert Detector(codec, same).decide(logits_for(secret)).marked
+    torch.manual_seed(1)
+    other = Detector(codec, _vae(scaling_factor=0.18215))
+    found = other.decide(logits_for(secret), notes=("a note",))
+    assert (found.verdict, found.test, found.p_value) == ("undecided", "none", None)
+    assert found.notes[0] == "a note"
+    assert "another autoencoder" in found.notes[1]
+    assert other.decide(logits_for(secret), secret[None]).marked  # exact tests need no calibration
 
 
 def test_numbers_that_are_not_finite_are_no_verdict(vae, secret):

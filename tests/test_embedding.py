@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import _build, tiny_codec
-from PIL import Image
+from diffusers import AutoencoderTiny
+from PIL import Image, ImageCms
+from PIL.PngImagePlugin import PngInfo
 
 from diffmark import cli
-from diffmark.embedding import embed
+from diffmark.codec import Codec, find_codec
+from diffmark.embedding import embed, suited_strength
+from diffmark.images import read_image
 from diffmark.secret import random_secrets
-from diffmark.vae import FamilyError, decode, encode
+from diffmark.vae import FamilyError, decode, encode, load_vae
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,14 @@ def test_a_codec_knows_its_own_strength(photo, vae, secret):
             tiny_codec(embed_strength=wrong)
 
 
+def test_the_strength_was_chosen_for_our_autoencoder_of_the_family(vae):
+    codec = Codec.from_pretrained("sdxl")
+    assert codec.config.embed_strength > 1
+    assert suited_strength(codec, load_vae(find_codec("sdxl") / "vae")) == codec.config.embed_strength
+    assert suited_strength(codec, AutoencoderTiny()) == 1
+    assert suited_strength(tiny_codec(embed_strength=1.5, family="sd"), vae) == 1
+
+
 def test_bad_arguments(photo, vae, secret):
     with pytest.raises(FamilyError):
         embed(photo, tiny_codec(16), vae, secret)
@@ -63,34 +75,138 @@ def test_bad_arguments(photo, vae, secret):
         embed(photo, tiny_codec(), vae, secret, float("inf"))
 
 
-def test_command(photo, vae, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def run(vae, tmp_path, monkeypatch, capsys):
+    """Run `diffmark embed ...` with a codec of its own: (exit code, output)."""
     codec = tiny_codec(embed_strength=1.5).save_pretrained(tmp_path / "codec")
     vae.save_pretrained(codec / "vae")
-    exif = Image.Exif()
-    exif[0x010E] = "a description"
-    exif[0x0112] = 6
-    (tmp_path / "in").mkdir()
-    photo.save(tmp_path / "in" / "a.jpg", exif=exif)
-    photo.resize((80, 40)).save(tmp_path / "in" / "b.png")
 
-    def run(*arguments):
+    def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["diffmark", "embed", *map(str, arguments), "--codec", str(codec)])
         with pytest.raises(SystemExit) as stop:
             cli.main()
         return stop.value.code or 0, capsys.readouterr()
 
-    code, text = run(tmp_path / "in", "--out", tmp_path / "out", "--json")
+    return call
+
+
+@pytest.fixture
+def folder(photo, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    exif = Image.Exif()
+    exif[0x010E] = "a description"
+    exif[0x0112] = 6
+    photo.save(folder / "a.jpg", exif=exif)
+    photo.resize((80, 40)).save(folder / "b.png")
+    photo.save(folder / "c.tiff")
+    return folder
+
+
+def test_a_folder_keeps_its_formats(run, folder, tmp_path):
+    code, text = run(folder, "--out", tmp_path / "out", "--json")
     records = [json.loads(line) for line in text.out.splitlines()]
-    assert (code, len(records), len({r["secret"] for r in records})) == (0, 2, 2)
+    assert (code, len(records), len({r["secret"] for r in records})) == (0, 3, 3)
     assert {r["strength"] for r in records} == {1.5}
-    with Image.open(tmp_path / "out" / "a.png") as marked:
-        assert marked.getexif()[0x010E] == "a description"
-        assert 0x0112 not in marked.getexif()
+    for name, format in (("a.jpg", "JPEG"), ("b.png", "PNG"), ("c.png", "PNG")):
+        with Image.open(tmp_path / "out" / name) as marked:
+            assert marked.format == format
     with Image.open(tmp_path / "out" / "b.png") as marked:
         assert marked.size == (80, 40)
-    code, text = run(tmp_path / "in", "--out", tmp_path / "out")
-    assert (code, "there already" in text.err) == (2, True)
+    assert run(folder, "--out", tmp_path / "webp", "--format", "webp")[0] == 0
+    assert {path.name for path in (tmp_path / "webp").iterdir()} == {"a.webp", "b.webp", "c.webp"}
+
+
+def test_one_file(run, folder, tmp_path):
     for name in ("one.jpg", "one.webp"):
-        code, text = run(tmp_path / "in" / "b.png", "--out", tmp_path / name, "--secret", "0" * 16)
+        code, text = run(folder / "b.png", "--out", tmp_path / name, "--secret", "0" * 16)
         assert (code, "0" * 16 in text.out) == (0, True)
+    code, text = run(folder / "b.png", "--out", tmp_path / "one.jpg")
+    assert (code, "there already" in text.err) == (2, True)
     assert run(tmp_path / "nothing.png", "--out", tmp_path / "x.png")[0] == 2
+    code, text = run(folder / "b.png", "--out", tmp_path / "x.png", "--format", "jpg")
+    assert (code, "--format is for a folder" in text.err) == (2, True)
+
+
+def test_a_bad_file_loses_no_other_and_a_rerun_goes_on(run, folder, tmp_path):
+    out = tmp_path / "out"
+    (folder / "b.png").write_bytes(b"nothing")
+    code, text = run(folder, folder / "missing.png", "--out", out)
+    assert code == 2
+    assert f"{folder / 'b.png'}  error: not an image" in text.out
+    assert "error: no such file" in text.out
+    assert {path.name for path in out.iterdir()} == {"a.jpg", "c.png"}
+    before = (out / "a.jpg").read_bytes()
+    Image.new("RGB", (64, 64)).save(folder / "b.png")
+    code, text = run(folder, "--out", out, "--json")
+    records = [json.loads(line) for line in text.out.splitlines()]
+    assert code == 0
+    assert [r.get("skipped") for r in records] == ["there already", None, "there already"]
+    assert (out / "a.jpg").read_bytes() == before
+    assert {path.name for path in out.iterdir()} == {"a.jpg", "b.png", "c.png"}
+
+
+def test_no_image_takes_the_place_of_another(run, folder, photo, tmp_path):
+    code, text = run(folder, "--out", folder)
+    assert (code, "is one of the images" in text.err) == (2, True)
+    photo.save(folder / "a.png")
+    code, text = run(folder, "--out", tmp_path / "out", "--format", "png")
+    assert (code, "2 images would become" in text.err) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf tiff:Orientation="6">by me</rdf></x:xmpmeta>'
+
+
+@pytest.mark.parametrize("target", ["a.png", "a.jpg", "a.webp"])
+def test_metadata_is_kept_and_the_picture_stays_upright(run, photo, tmp_path, target):
+    text = PngInfo()
+    text.add_text("Author", "somebody")
+    text.add_itxt("Title", "Größe", "de", "Titel")
+    text.add_itxt("XML:com.adobe.xmp", XMP.decode())
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "a description"
+    photo.crop((0, 0, 64, 32)).save(tmp_path / "in.png", pnginfo=text, dpi=(300, 300), exif=exif)
+    assert run(tmp_path / "in.png", "--out", tmp_path / target, "--strength", 0)[0] == 0
+    with Image.open(tmp_path / target) as marked:
+        marked.load()
+        assert marked.getexif()[0x010E] == "a description"
+        assert 0x0112 not in marked.getexif()
+        assert b"by me" in marked.info["xmp"]
+        if target != "a.webp":  # which has no place for it
+            assert marked.info["dpi"] == pytest.approx((300, 300), abs=0.1)
+        if target == "a.png":
+            assert marked.text["Author"] == "somebody"
+            assert (marked.text["Title"], marked.text["Title"].lang) == ("Größe", "de")
+    assert read_image(tmp_path / target).image.size == (32, 64)
+
+
+def test_a_tiff_with_a_place_keeps_it_without_the_tags_of_its_own_pixels(run, photo, tmp_path):
+    exif = Image.Exif()
+    exif[0x8825] = exif.get_ifd(0x8825)
+    exif[0x8825][1] = "N"
+    photo.save(tmp_path / "in.tiff", exif=exif)
+    assert run(tmp_path / "in.tiff", "--out", tmp_path / "out.jpg")[0] == 0
+    with Image.open(tmp_path / "out.jpg") as marked:
+        assert marked.getexif().get_ifd(0x8825)[1] == "N"
+        assert set(marked.getexif()) == {0x8825}
+
+
+def test_a_profile_is_kept_where_the_pixels_are_still_in_its_colours(run, photo, tmp_path):
+    used = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    for name, profile, kept in (("used", used, None), ("broken", b"no profile", b"no profile")):
+        photo.save(tmp_path / f"{name}.png", icc_profile=profile)
+        for strength in (0, 1):
+            out = tmp_path / f"{name}-{strength}.png"
+            assert run(tmp_path / f"{name}.png", "--out", out, "--strength", strength)[0] == 0
+            with Image.open(out) as marked:
+                assert marked.info.get("icc_profile") == kept
+
+
+def test_metadata_that_does_not_fit_is_an_error_of_that_image(run, photo, tmp_path):
+    exif = Image.Exif()
+    exif[0x010E] = "x" * 70_000
+    photo.save(tmp_path / "in.png", exif=exif)
+    code, text = run(tmp_path / "in.png", "--out", tmp_path / "out.jpg")
+    assert (code, "EXIF data is too long" in text.out) == (2, True)
+    assert not list(tmp_path.glob("out*"))

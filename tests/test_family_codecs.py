@@ -18,8 +18,9 @@ from diffmark.detection import Detector
 from diffmark.embedding import embed
 from diffmark.evaluation.metrics import psnr
 from diffmark.injection import Injection
+from diffmark.provenance import weights_digest
 from diffmark.secret import to_hex
-from diffmark.vae import FAMILIES, encode
+from diffmark.vae import FAMILIES, FamilyError, encode
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import random_scene
 
@@ -39,6 +40,20 @@ def secret():
 
 def test_every_family_ships_with_an_autoencoder_of_ours():
     assert set(WITH_OWN) == {"sd", "sdxl", "sd3", "flux"}
+
+
+def test_an_autoencoder_of_ours_serves_its_own_family_only():
+    """All have scaling factor 1, and two of them each number of channels."""
+    for name, other in (("sd", "sdxl"), ("sdxl", "sd"), ("sd3", "flux"), ("vista", "sd")):
+        with pytest.raises(FamilyError, match=f"family '{name}', the vae is of '{other}'"):
+            Detector.from_pretrained(name, find_codec(other) / "vae")
+
+
+@pytest.mark.parametrize("name", WITH_OWN)
+def test_the_calibration_is_of_the_autoencoder_that_ships(name, picture):
+    detector = Detector.from_pretrained(name)
+    assert detector.codec.calibration.vaes == (weights_digest(detector.vae, half=True),)
+    assert detector.detect(picture).test == "blind"
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
-from diffmark.codec import Codec, CodecConfig
+from diffmark.cli.train import app
+from diffmark.codec import PIXEL_FILE, Codec, CodecConfig
 from diffmark.detection import Detector
+from diffmark.fast import PixelDecoder, save_pixel_decoder
 from diffmark.injection import Injection
+from diffmark.payload import PayloadScheme
+from diffmark.provenance import weights_digest
 from diffmark.training import family_measurement
-from diffmark.training.family_measurement import compare, measure_family, suggested_strength
+from diffmark.training.family_card import card as write_card
+from diffmark.training.family_measurement import Reader, compare, measure_family, suggested_strength
 from diffmark.training.family_publication import load_half, publish_family
 from diffmark.vista import load_autoencoder
 
@@ -46,6 +55,7 @@ def measured(paths):
     patch = pytest.MonkeyPatch()
     patch.setattr(family_measurement, "ENLARGED", 96)
     patch.setattr(family_measurement, "SIZES", ((64, 64), (40, 72)))
+    patch.setattr(family_measurement, "GENERATED_SIZES", ((64, 64), (96, 64)))
     own = load_autoencoder()
     found, codec = measure_family(Codec(CONFIG), own, own, paths, marked=2, same_seed=2, negatives=40)
     patch.undo()
@@ -57,21 +67,44 @@ def test_strength_costs_psnr(measured):
     for curve in (found["embedded"], found["same_seed"]):
         ratios = [row["psnr"] for row in curve]
         assert ratios == sorted(ratios, reverse=True)
-        assert ratios[0] - ratios[-1] > 6  # four times the strength
+        assert ratios[0] - ratios[-1] > 9  # eight times the strength
 
 
 def test_the_least_strength_that_reads_enough_is_suggested(measured):
     found, codec, _ = measured
-    assert found["strength"] == codec.config.embed_strength == 2.0  # nothing is read at any
+    assert found["strength"] == codec.config.embed_strength == 4.0  # nothing is read at any
 
-    def suggested(*accuracies):
-        strengths = (0.5, 1.0, 1.41, 2.0)
+    def suggested(*figures):
+        rows = zip((0.5, 1.0, 1.41, 2.0), figures, strict=True)
         return suggested_strength(
-            [{"strength": s, "bit_accuracy": a} for s, a in zip(strengths, accuracies, strict=True)]
+            [{"strength": s, "bit_accuracy": a, "payload_verified": {"rate": p}} for s, (a, p) in rows]
         )
 
-    assert suggested(0.9, 0.97, 0.985, 0.99) == 1.41
-    assert suggested(0.99, 0.99, 0.99, 0.99) == 1.0  # attacks need a reserve
+    assert suggested((0.9, 1), (0.97, 1), (0.985, 1), (0.99, 1)) == 1.41
+    assert suggested((0.99, 1), (0.99, 1), (0.99, 1), (0.99, 1)) == 1.0  # attacks need a reserve
+    assert suggested((0.99, 1), (0.99, 0.9), (0.99, 0.94), (0.99, 0.95)) == 2.0
+
+
+class Echo:
+    """A detector that reads given margins, whatever the picture."""
+
+    codec = Codec(CONFIG)
+
+    def __init__(self, margins):
+        self.rows = iter(margins)
+
+    def logits(self, pixels):
+        margins = next(self.rows)
+        return np.stack([-margins, margins], axis=-1)[None] / 2
+
+
+def test_a_payload_of_another_account_is_not_verified():
+    scheme = PayloadScheme(family_measurement.KEY)
+    margins = [2.0 * scheme.encode(account, nonce=0) - 1 for account in (7, 8)]
+    images = [Image.new("RGB", (64, 64))] * 2
+    for accounts, verified in (((7, 8), 1.0), ((7, 9), 0.5)):
+        found = Reader(Echo(margins), np.array(accounts), scheme).figures(images)
+        assert found["payload_verified"]["rate"] == verified
 
 
 def test_an_untrained_codec_reads_by_chance(measured):
@@ -80,6 +113,38 @@ def test_an_untrained_codec_reads_by_chance(measured):
     assert found["negatives"]["crops"] == codec.calibration.negatives == 40
     assert found["attacks"]["none"]["payload_verified"]["rate"] == 0
     assert set(found["sizes"]) == {"64x64", "40x72"}
+
+
+def test_sharp_pictures_are_among_the_negatives(measured):
+    found, codec, own = measured
+    sharp = found["negatives"]["sharp"]
+    assert sharp["crops"] == 4
+    assert sharp["blind_at_1e-3"] is None  # forty cannot tell one in a thousand
+    assert codec.calibration.vaes == (weights_digest(own, half=True),)
+
+
+def test_generated_images_are_attacked_and_of_other_sizes(measured):
+    found, _, _ = measured
+    attacks = [row["attacks"] for row in found["same_seed"] if "attacks" in row]
+    assert [set(rows) for rows in attacks] == [{"jpeg_50", "resize_0.5", "resize_2"}]
+    assert set(found["generated_sizes"]) == {"64x64", "96x64"}
+    native = next(row for row in found["same_seed"] if row["strength"] == 1)
+    for rows in (attacks[0], found["generated_sizes"]):
+        for row in rows.values():
+            assert row["read_by_own"] == row["read_by_teacher"]  # which is the same autoencoder here
+            assert row["read_by_own"]["payload_verified"]["of"] == 1
+    assert found["generated_sizes"]["64x64"]["psnr"] == pytest.approx(native["psnr"], abs=2)
+
+
+def test_more_pictures_than_there_are_are_refused(measured, paths):
+    _, codec, own = measured
+    for counts, says in (
+        ({"marked": 2, "same_seed": 3}, "3 pictures through the teacher are more than the 2"),
+        ({"marked": 9, "same_seed": 4}, "4 pictures through the teacher are more than the 3"),
+        ({"marked": 2, "same_seed": 1, "generated": 2}, "2 generated pictures are more than the 1"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            measure_family(codec, own, own, paths, negatives=40, **counts)
 
 
 def test_an_autoencoder_is_its_own_teacher(measured):
@@ -95,12 +160,61 @@ def test_an_autoencoder_is_its_own_teacher(measured):
 def test_published_it_loads_with_its_autoencoder_and_card(measured, tmp_path):
     found, codec, own = measured
     codec.config = replace(codec.config, family="vista")  # whose autoencoder it is
-    publish_family(codec, own, tmp_path / "sd", found)
+    publish_family(codec, own, tmp_path / "sd", {**found, "trained_on": 12})
     detector = Detector.from_pretrained(tmp_path / "sd")
     assert next(detector.vae.parameters()).dtype == torch.float32
+    assert detector.vae.config.family == "vista"
+    assert detector.codec.calibration.vaes == (weights_digest(detector.vae, half=True),)
     card = (tmp_path / "sd" / "README.md").read_text()
     assert f"| none | {found['attacks']['none']['bit_accuracy']:.4f} |" in card
     assert "distilled autoencoders" in card
+    assert "12 were trained on" in card
+    assert "| jpeg 50 | 0." in card
+    assert "| 96x64 (" in card
+    assert "Of 4 among them" in " ".join(card.split())
     stronger, _ = load_half(tmp_path / "sd", tmp_path / "sd" / "vae", deviation=0.4)
     secret = np.zeros((1, 64), np.uint8)
     torch.testing.assert_close(stronger.delta(secret), 2 * detector.codec.delta(secret))
+
+
+def test_the_command_measures_and_publishes(paths, tmp_path, monkeypatch):
+    (tmp_path / "pictures").mkdir()
+    for number in range(10):
+        shutil.copy(paths[number % len(paths)], tmp_path / "pictures" / f"{number}.png")
+    (tmp_path / "run.toml").write_text('[codec]\ninjection = { mode = "final" }\n')
+    load_autoencoder().save_pretrained(tmp_path / "own")
+    Codec(replace(CONFIG, family="vista")).save_pretrained(tmp_path / "codec")
+    for name, value in (
+        ("ENLARGED", 96),
+        ("SIZES", ()),
+        ("GENERATED_SIZES", ((64, 64),)),
+        ("STRENGTHS", (1.0,)),
+    ):
+        monkeypatch.setattr(family_measurement, name, value)
+    places = ["--config", "run.toml", "--pictures", "pictures", "--own", "own", "--out", "out.json"]
+    arguments = [*places, "--vae", "own", "--marked", "2", "--same-seed", "2", "--negatives", "40"]
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(
+        app, ["measure-family", "codec", *arguments, "--publish", "shipped"], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert (found["held_out"], found["trained_on"]) == (2, 8)
+    assert "8 were trained on" in (tmp_path / "shipped" / "README.md").read_text()
+
+
+def test_publishing_leaves_no_pixel_decoder_of_another_codec(measured, tmp_path):
+    found, codec, own = measured
+    for decoder, stays in ((codec, True), (Codec(CONFIG), False)):
+        save_pixel_decoder(PixelDecoder(decoder), tmp_path)
+        publish_family(codec, own, tmp_path, found)
+        assert (tmp_path / PIXEL_FILE).is_file() == stays
+
+
+@pytest.mark.parametrize("name", ["sd", "sdxl", "sd3", "flux"])
+def test_cards_are_made_of_the_committed_figures(name):
+    results = Path(__file__).parents[1] / "results" / f"family_{name}.json"
+    codec = Codec.from_pretrained(name)
+    text = write_card(codec.config, json.loads(results.read_text())["results"], codec.provenance)
+    assert f"# Codec `{name}`" in text
+    assert "None" not in text

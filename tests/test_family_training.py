@@ -242,6 +242,18 @@ def test_the_student_comes_nearer_to_the_teacher(teacher, photographs, tmp_path)
     assert photos.latents.shape == (12, 4, 32, 32)
 
 
+def test_crops_go_through_the_teacher_and_the_others(teacher, photographs, tmp_path, monkeypatch):
+    config = FamilyConfig(codec=replace(SMALL, height=64, width=64))
+    other = load_autoencoder()
+    ground = prepare_ground(config, photographs, teacher, [other], tmp_path)
+    assert ground.autoencoders == (teacher, other)
+    assert prepare_ground(config, photographs, teacher, [], tmp_path).autoencoders == (teacher,)
+    assert len(list(tmp_path.glob("channel-*.pt"))) == 1
+    monkeypatch.setattr("diffmark.training.ground.SIGMA", 0.2)  # of the deltas that it is measured with
+    prepare_ground(config, photographs, teacher, [], tmp_path)
+    assert len(list(tmp_path.glob("channel-*.pt"))) == 2
+
+
 def test_ground_names_what_does_not_fit(teacher, photographs, tmp_path):
     config = FamilyConfig(codec=SMALL)
     with pytest.raises(ValueError, match="mosaics of 64x64 latents"):

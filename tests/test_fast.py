@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import torch
 from conftest import tiny_codec
 from PIL import Image
 
+from diffmark import cli
 from diffmark.codec import Codec, CodecConfig, CodecError, whiten
 from diffmark.detection import Detector
-from diffmark.fast import OnnxPixelDecoder, PixelDecoder, export_onnx, load_pixel_decoder, save_pixel_encoder
+from diffmark.fast import OnnxPixelDecoder, PixelDecoder, export_onnx, load_pixel_decoder, save_pixel_decoder
 from diffmark.injection import Injection
 from diffmark.training.pixel_decoder import Examples, PixelDecoderConfig, train_pixel_decoder
 from diffmark.vista.training.config import LoopConfig
@@ -41,7 +43,7 @@ def folder(made, tmp_path):
     codec = Codec(CONFIG)
     codec.decoder = made.decoder
     codec.save_pretrained(tmp_path)
-    save_pixel_encoder(made.encoder, tmp_path)
+    save_pixel_decoder(made, tmp_path)
     return tmp_path
 
 
@@ -55,6 +57,16 @@ def test_a_codec_without_one_says_so(tmp_path):
     tiny_codec().save_pretrained(tmp_path)
     with pytest.raises(CodecError, match="has no pixel decoder"):
         Detector.from_pretrained(tmp_path, fast=True)
+
+
+def test_it_belongs_to_the_codec_that_it_was_distilled_for(folder):
+    again = Codec.from_pretrained(folder)
+    again.save_pretrained(folder, dtype=torch.float16)
+    load_pixel_decoder(folder)  # the same weights, whatever their precision
+    torch.nn.init.normal_(again.decoder.filters.weight)
+    again.save_pretrained(folder)
+    with pytest.raises(CodecError, match="distilled for another codec"):
+        load_pixel_decoder(folder)
 
 
 def test_the_detector_reads_with_it_and_needs_no_autoencoder(folder):
@@ -82,6 +94,17 @@ def test_onnx_gives_the_same_logits(folder, tmp_path):
     with torch.no_grad():
         np.testing.assert_allclose(read(pixels.numpy()), decoder(pixels).numpy(), atol=1e-4)
     assert read.image_size == (64, 64)
+
+
+def test_the_command_exports(folder, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    file = tmp_path / "onnx" / "pixel.onnx"
+    monkeypatch.setattr(sys, "argv", ["diffmark", "export-onnx", str(folder), str(file)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code or 0, capsys.readouterr().out.strip()) == (0, str(file))
+    assert OnnxPixelDecoder(file)(np.zeros((1, 3, 64, 64), np.float32)).shape == (1, 16, 2)
 
 
 def test_it_learns_to_read_marked_pictures(tmp_path):

@@ -6,14 +6,17 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import _build, tiny_codec
+from conftest import _build, _vae, tiny_codec
 from PIL import Image
 
 from diffmark import cli
 from diffmark.calibration import Calibration
 from diffmark.codec import Codec
+from diffmark.detection import Detector
+from diffmark.fast import PixelDecoder, load_pixel_decoder, save_pixel_decoder
 from diffmark.injection import Injection
 from diffmark.own_model import calibrate
+from diffmark.vae import load_vae
 
 
 @pytest.fixture
@@ -60,30 +63,64 @@ def test_only_final_injection(pictures):
         calibrate(_codec(), _build("sd").pipe.vae, [])
 
 
-def test_the_command_writes_a_calibrated_codec(pictures, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def run(pictures, tmp_path, monkeypatch, capsys):
+    """Run `diffmark calibrate`: the codec that it wrote, what it printed, its warnings."""
     (tmp_path / "pictures").mkdir()
     for number, picture in enumerate(pictures):
         picture.save(tmp_path / "pictures" / f"{number}.png")
-    _build("sd").pipe.vae.save_pretrained(tmp_path / "vae")
-    _codec().save_pretrained(tmp_path / "codec")
-    arguments = [
-        "--model",
-        tmp_path / "vae",
-        "--images",
-        tmp_path / "pictures",
-        "--codec",
-        tmp_path / "codec",
-    ]
-    arguments += ["--out", tmp_path / "mine", "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", ["diffmark", "calibrate", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code in (0, None)
-    printed = json.loads(capsys.readouterr().out)
-    calibration = Codec.from_pretrained(tmp_path / "mine").calibration
-    assert calibration is not None
-    assert calibration.measured == printed
+    torch.manual_seed(0)
+    _vae(scaling_factor=0.18215).save_pretrained(tmp_path / "vae")
+
+    def call(codec, *more):
+        arguments = ["--model", tmp_path / "vae", "--images", tmp_path / "pictures", "--codec", codec, *more]
+        arguments += ["--out", tmp_path / "mine", "--device", "cpu"]
+        monkeypatch.setattr(sys, "argv", ["diffmark", "calibrate", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code in (0, None)
+        out, err = capsys.readouterr()
+        return Codec.from_pretrained(tmp_path / "mine"), json.loads(out), err
+
+    return call
+
+
+def test_the_command_writes_a_calibrated_codec(run, tmp_path):
+    codec, printed, warned = run(_codec().save_pretrained(tmp_path / "codec"))
+    assert codec.calibration is not None
+    assert codec.calibration.measured == printed
     assert printed["marked"] == 4
+    assert "24 unmarked images are too few for blind verdicts" in warned
+
+
+def test_enough_images_give_no_warning(run, tmp_path):
+    codec, _, warned = run(_codec().save_pretrained(tmp_path / "codec"), "--crops", 248)
+    assert codec.calibration.negatives == 1000
+    assert "too few" not in warned
+
+
+def test_blind_verdicts_hold_for_the_autoencoders_that_were_measured(run, pictures, tmp_path):
+    torch.manual_seed(1)
+    before, third = (_vae(scaling_factor=0.18215).eval() for _ in range(2))
+    codec = _codec()
+    codec.calibration = calibrate(codec, before, pictures, crops=4)
+    folder = codec.save_pretrained(tmp_path / "codec")
+    mine = load_vae(tmp_path / "vae")
+
+    def tests(codec):
+        return [Detector(codec, vae, fpr=0.1).detect(pictures[0]).test for vae in (mine, before, third)]
+
+    assert tests(run(folder)[0]) == ["blind", "blind", "none"]
+    assert tests(run(folder, "--fresh", "--half")[0]) == ["blind", "none", "none"]
+
+
+def test_what_lies_beside_the_codec_comes_along(run, tmp_path):
+    folder = _codec().save_pretrained(tmp_path / "codec")
+    _build("sd").pipe.vae.save_pretrained(folder / "vae")
+    save_pixel_decoder(PixelDecoder(Codec.from_pretrained(folder)), folder)
+    run(folder, "--half")
+    assert (tmp_path / "mine" / "vae" / "config.json").is_file()
+    load_pixel_decoder(tmp_path / "mine")
 
 
 def test_the_stricter_of_two_calibrations_holds_for_both():

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from diffmark.cli import app
 from diffmark.codec import Codec
+from diffmark.provenance import weights_digest
 from diffmark.training import paths
 from diffmark.training.chance import Chance
 from diffmark.training.config import (
@@ -31,6 +32,7 @@ from diffmark.training.measurement import measure_codec
 from diffmark.training.plotting import plot_run
 from diffmark.training.preparation import prepare
 from diffmark.training.sources import open_pictures
+from diffmark.vae import load_vae
 
 RUN_FILE = """
 [codec]
@@ -112,6 +114,7 @@ def test_from_a_run_file_to_a_calibrated_codec(workshop):
     assert found["negatives"]["images"] == 20
     codec = Codec.from_pretrained(published)
     assert codec.calibration.negatives == 20
+    assert codec.calibration.vaes == (weights_digest(load_vae(workshop / "vae"), half=True),)
     assert codec.config.deviation == pytest.approx(0.05)
     assert codec.provenance["measured"]["psnr"]["mean"] > 10
 

@@ -28,23 +28,34 @@ class Calibration:
     negatives: int
     tail: tuple[tuple[float, float], ...]  # (p, score): a share p of the negatives scores at least this
     measured: dict[str, Any] = field(default_factory=dict)  # bit accuracy, PSNR, images used ...
+    vaes: tuple[
+        str, ...
+    ] = ()  # half-precision digests of the autoencoders that it holds for; () is not known
 
     @classmethod
-    def measure(cls, scores: ArrayLike, measured: dict[str, Any] | None = None) -> Calibration:
-        """From the evidence of unmarked images. Only tails that their number supports are kept."""
+    def measure(
+        cls, scores: ArrayLike, measured: dict[str, Any] | None = None, vae: str | None = None
+    ) -> Calibration:
+        """From the evidence of unmarked images, read through the autoencoder with the digest `vae`.
+
+        Only tails that the number of images supports are kept.
+        """
         ordered = np.sort(np.asarray(scores, dtype=np.float64))[::-1]
         if ordered.size < 20:
             raise ValueError(f"a calibration needs at least 20 unmarked images, got {ordered.size}")
         count = ordered.size
         # The k-th largest of n has p-value k / (n + 1); a p below 1 / (n + 1) is not known.
         tail = [(p, float(ordered[int(p * (count + 1)) - 1])) for p in TAIL if 1 <= p * (count + 1) <= count]
-        return cls(count, tuple(tail), measured or {})
+        return cls(count, tuple(tail), measured or {}, (vae,) if vae else ())
 
     def stricter(self, other: Calibration) -> Calibration:
-        """At each tail the higher score of the two: its p-values hold for the images of either."""
+        """At each tail the higher score of the two: its p-values hold for the images and autoencoders of either."""
         there = dict(other.tail)
         tail = tuple((p, max(score, there[p])) for p, score in self.tail if p in there)
-        return Calibration(min(self.negatives, other.negatives), tail, {**other.measured, **self.measured})
+        known = self.vaes and other.vaes  # with either unknown it is not known which it holds for
+        vaes = tuple(dict.fromkeys(self.vaes + other.vaes)) if known else ()
+        measured = {**other.measured, **self.measured}
+        return Calibration(min(self.negatives, other.negatives), tail, measured, vaes)
 
     @property
     def smallest(self) -> float:
@@ -62,4 +73,5 @@ class Calibration:
     def from_dict(cls, values: dict[str, Any]) -> Calibration:
         values = dict(values)
         values["tail"] = tuple((float(p), float(score)) for p, score in values["tail"])
+        values["vaes"] = tuple(values.get("vaes", ()))
         return cls(**values)

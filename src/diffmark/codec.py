@@ -30,6 +30,7 @@ FORMAT, VERSION = "diffmark-codec", 1
 LARGEST = 65536  # bound on every size in a config, so that a damaged file cannot ask for all memory
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "codec.safetensors"
+PIXEL_FILE = "pixel.safetensors"  # of the pixel decoder, where there is one (diffmark.fast)
 
 
 class CodecError(ValueError):
@@ -53,7 +54,9 @@ class CodecConfig:
     pixels_per_latent: int = 8  # the vae's downsampling factor
     injection: Injection = field(default_factory=Injection)  # the one the codec was trained with
     deviation: float | None = None  # of every delta, exactly; None leaves it to alpha, as in the paper
-    embed_strength: float = 1.0  # times delta, when an image that already exists is marked
+    embed_strength: float = (
+        1.0  # times delta, when an image is marked with the autoencoder that comes with it
+    )
     doses: Mapping[str, float] = field(
         default_factory=dict
     )  # of other injection modes, to be read about as well
@@ -352,11 +355,8 @@ def _fetch(repository: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(
-            snapshot_download(
-                repository, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, "vae/*.json", "vae/*.safetensors"]
-            )
-        )
+        files = [CONFIG_FILE, WEIGHTS_FILE, PIXEL_FILE, "vae/*.json", "vae/*.safetensors"]
+        return Path(snapshot_download(repository, allow_patterns=files))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise CodecError(
             f"no local folder {repository!r}, and the hub did not give a codec of that id: {error}"

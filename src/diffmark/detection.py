@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,11 +28,14 @@ from diffmark.codec import Codec, find_codec, read_config
 from diffmark.fast import PixelDecoder, load_pixel_decoder
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
 from diffmark.payload import Payload, PayloadScheme
+from diffmark.provenance import weights_digest
 from diffmark.secret import Bits, SecretLike, as_secrets, to_hex
 from diffmark.vae import check_family, encode, load_vae
 
 Verdict = Literal["marked", "not marked", "undecided"]
 Test = Literal["secret", "payload", "blind", "none"]
+
+OTHER_VAE = "the codec is calibrated for another autoencoder: read with that one, or run diffmark calibrate"
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,6 +267,10 @@ class Detector:
             )
         # The calibration was measured through an autoencoder; a pixel decoder is sure of itself in another way.
         if self.codec.calibration is not None and self.pixel_decoder is None and calibrated:
+            known = self.codec.calibration.vaes
+            if known and self._vae_digest not in known:
+                shared["notes"] = (*notes, OTHER_VAE)
+                return Detection(verdict="undecided", test="none", p_value=None, **shared)
             p_value = self.codec.calibration.p_value(float(evidence(margins)))
             verdict = _verdict(p_value, self.fpr)
             if (
@@ -271,6 +279,10 @@ class Detector:
                 verdict = "undecided"
             return Detection(verdict=verdict, test="blind", p_value=p_value, **shared)
         return Detection(verdict="undecided", test="none", p_value=None, **shared)
+
+    @cached_property
+    def _vae_digest(self) -> str:
+        return weights_digest(self.vae, half=True)
 
     def _against(self, secrets: Bits, margins: np.ndarray, bits: Bits, shared: dict[str, Any]) -> Detection:
         length, tries = len(bits), len(secrets)

@@ -6,6 +6,8 @@ The image keeps its own detail, whatever the autoencoder would have lost of it, 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -24,10 +26,10 @@ def embed(
 ) -> Image.Image:
     """An upright RGB copy of the image that carries the secret; strength 0 gives the pixels as they were.
 
-    The codec knows the strength that suits it (`CodecConfig.embed_strength`).
+    By default the strength is the one that suits codec and autoencoder.
     """
     check_family(codec.config, vae)
-    strength = codec.config.embed_strength if strength is None else strength
+    strength = suited_strength(codec, vae) if strength is None else strength
     if not np.isfinite(strength):
         raise ValueError(f"strength must be a finite number, got {strength}")
     secrets = as_secrets(secret, codec.config.length)
@@ -46,3 +48,13 @@ def embed(
         difference = F.interpolate(difference, (height, width), mode="bicubic", antialias=True)
     pixels = np.asarray(picture.image, np.float32) + 127.5 * difference[0].permute(1, 2, 0).numpy()
     return Image.fromarray(np.rint(pixels).clip(0, 255).astype(np.uint8))
+
+
+def suited_strength(codec: Codec, vae: nn.Module) -> float:
+    """`embed_strength` with our autoencoder of the codec's family, which it was chosen for, and 1 with any other.
+
+    Other autoencoders answer delta more strongly. A codec without a family has no other.
+    """
+    config: Any = vae.config
+    ours = getattr(config, "family", None) == codec.config.family
+    return codec.config.embed_strength if ours else 1.0

@@ -1,7 +1,8 @@
 """Fast reading: a small network in the place of the autoencoder's encoder, on images at half the codec's size.
 
 It gives what the codec's own decoder reads, latents as far as the mark needs them. Its
-weights lie beside the codec as `pixel.safetensors`; with the decoder it can be exported to ONNX for onnxruntime.
+weights lie beside the codec as `pixel.safetensors`, with a digest of the decoder that they were distilled for; with
+that decoder it can be exported to ONNX for onnxruntime.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffmark.codec import Codec, CodecConfig, CodecError, find_codec
+from diffmark.codec import PIXEL_FILE, Codec, CodecConfig, CodecError, SecretDecoder, find_codec
+from diffmark.provenance import weights_digest
 
-WEIGHTS_FILE = "pixel.safetensors"
 SHRINK = 2  # an image is read at the codec's native size over this
 WIDTH = 64  # channels between pixels and latents
 
@@ -61,13 +62,22 @@ class PixelDecoder(nn.Module):
         return self.decoder(self.encoder(pixels))
 
 
-def save_pixel_encoder(encoder: PixelEncoder, folder: str | Path) -> Path:
-    """Write it beside a codec, in half precision."""
+def save_pixel_decoder(decoder: PixelDecoder, folder: str | Path) -> Path:
+    """Write its encoder beside a codec, in half precision."""
     from safetensors.torch import save_file
 
-    file = Path(folder) / WEIGHTS_FILE
-    save_file({name: value.half().contiguous() for name, value in encoder.state_dict().items()}, file)
+    file = Path(folder) / PIXEL_FILE
+    state = {name: value.half().contiguous() for name, value in decoder.encoder.state_dict().items()}
+    save_file(state, file, {"decoder": weights_digest(decoder.decoder, half=True)})
     return file
+
+
+def belongs(file: Path, decoder: SecretDecoder) -> bool:
+    """Whether the weights of a pixel decoder were distilled for this decoder of a codec."""
+    from safetensors import safe_open
+
+    with safe_open(file, "pt") as opened:
+        return (opened.metadata() or {}).get("decoder") == weights_digest(decoder, half=True)
 
 
 def load_pixel_decoder(source: str | Path) -> PixelDecoder:
@@ -75,14 +85,17 @@ def load_pixel_decoder(source: str | Path) -> PixelDecoder:
     from safetensors.torch import load_file
 
     folder = find_codec(source)
-    if not (folder / WEIGHTS_FILE).is_file():
+    file = folder / PIXEL_FILE
+    if not file.is_file():
         raise CodecError(
-            f"the codec {str(source)!r} has no pixel decoder ({WEIGHTS_FILE}): read it without --fast"
+            f"the codec {str(source)!r} has no pixel decoder ({PIXEL_FILE}): read it without --fast"
         )
     decoder = PixelDecoder(Codec.from_pretrained(folder))
-    own, state = decoder.encoder.state_dict(), load_file(folder / WEIGHTS_FILE)
+    own, state = decoder.encoder.state_dict(), load_file(file)
     if own.keys() != state.keys() or any(own[name].shape != state[name].shape for name in own):
-        raise CodecError(f"{folder / WEIGHTS_FILE} does not fit the codec beside it")
+        raise CodecError(f"{file} does not fit the codec beside it")
+    if not belongs(file, decoder.decoder):
+        raise CodecError(f"{file} was distilled for another codec than the one beside it")
     decoder.encoder.load_state_dict({name: value.float() for name, value in state.items()})
     return decoder.eval()
 

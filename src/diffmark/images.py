@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageCms, ImageFile, ImageOps, UnidentifiedImageError
 
 MAX_PIXELS = 100_000_000  # decompression-bomb limit
 
@@ -31,6 +31,7 @@ EXTENSIONS = {
     ".gif",
     ".jp2",
 }  # what counts as an image in a folder
+UNUSED_PROFILE = "its colour profile could not be used and was ignored"
 
 try:
     import pillow_heif
@@ -111,7 +112,7 @@ def _read_file(file: Any, source: str, max_pixels: int) -> Picture:
             warnings.simplefilter(
                 "ignore"
             )  # Pillow warns about metadata; its bomb warning is our own limit's job
-            with Image.open(file, formats=[name for name in FORMATS if name in _openers()]) as image:
+            with open_image(file) as image:
                 return _normalise(image, source, max_pixels)
     except (ImageError, MemoryError):
         raise
@@ -124,9 +125,10 @@ def _read_file(file: Any, source: str, max_pixels: int) -> Picture:
         raise ImageError(f"{source}: damaged or truncated ({error})") from error
 
 
-def _openers() -> dict[str, Any]:
+def open_image(file: Any) -> ImageFile.ImageFile:
+    """PIL's image of a path or stream, of our formats only; its pixels are not loaded yet."""
     Image.init()
-    return Image.OPEN
+    return Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN])
 
 
 def _from_array(array: np.ndarray, source: str, max_pixels: int) -> Picture:
@@ -187,7 +189,7 @@ def _to_srgb(image: Image.Image, profile: bytes, notes: list[str]) -> Image.Imag
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         converted = ImageCms.profileToProfile(base, source, ImageCms.createProfile("sRGB"), outputMode="RGB")
     except (ImageCms.PyCMSError, OSError, ValueError):
-        notes.append("its colour profile could not be used and was ignored")
+        notes.append(UNUSED_PROFILE)
         return image
     assert converted is not None  # profileToProfile returns None only when working in place
     if alpha is not None:

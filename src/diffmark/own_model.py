@@ -20,6 +20,7 @@ from diffmark.calibration import Calibration, evidence
 from diffmark.codec import Codec
 from diffmark.detection import Detector
 from diffmark.images import ImageLike, read_image
+from diffmark.provenance import weights_digest
 from diffmark.vae import decode, encode
 
 SMALLEST_CROP = 0.5  # of each side; crops are unmarked images too
@@ -53,7 +54,7 @@ def calibrate(
         marked = _eight_bits(decode(vae, z + share * codec.delta(secret).to(z)))
         ratios.append(10 * math.log10(4 / max(float((marked - clean).square().mean()), 1e-12)))
         right.append(int(((_margins(detector, marked)[0] > 0) == secret[0]).sum()))
-        parts = [_crop(picture.image, rng) for _ in range(crops)]
+        parts = [random_crop(picture.image, rng) for _ in range(crops)]
         unmarked = [
             torch.from_numpy(read_image(part).resized(size).pixels()) for part in (picture.image, *parts)
         ]
@@ -61,7 +62,8 @@ def calibrate(
     if not right:
         raise ValueError("there are no images to calibrate on")
     margins = np.concatenate(negatives)
-    return Calibration.measure(evidence(margins), _figures(right, ratios, margins, length, seed))
+    figures = _figures(right, ratios, margins, length, seed)
+    return Calibration.measure(evidence(margins), figures, weights_digest(vae, half=True))
 
 
 def _figures(
@@ -91,7 +93,8 @@ def _eight_bits(pixels: Tensor) -> Tensor:
     return ((pixels.clamp(-1, 1) + 1) * 127.5).round() / 127.5 - 1
 
 
-def _crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+def random_crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """A part anywhere, of half the sides to all of them, in the aspect of the whole."""
     share = rng.uniform(SMALLEST_CROP, 1)
     width, height = max(round(share * image.width), 1), max(round(share * image.height), 1)
     left, top = int(rng.integers(image.width - width + 1)), int(rng.integers(image.height - height + 1))

@@ -83,11 +83,12 @@ def provenance(command: str, config: Any) -> dict[str, Any]:
     return {"command": command, "config": config, "versions": versions(), "revision": revision()}
 
 
-def weights_digest(*modules: Any) -> str:
-    """A hash of all weights and buffers of some torch modules."""
+def weights_digest(*modules: Any, half: bool = False) -> str:
+    """A hash of all weights and buffers of some torch modules; rounded to half precision, it outlives saving so."""
     found = hashlib.sha256()
     for module in modules:
         for name, value in sorted(module.state_dict().items()):
+            value = value.detach().cpu()
             found.update(name.encode())
-            found.update(value.detach().cpu().float().contiguous().numpy().tobytes())
+            found.update((value.half() if half else value.float()).contiguous().numpy().tobytes())
     return found.hexdigest()[:16]

@@ -67,6 +67,9 @@ def check_family(codec: CodecConfig, vae: nn.Module) -> None:
         raise FamilyError(
             f"unknown family {codec.family!r}: there are {', '.join(FAMILIES)}, or none for your own"
         )
+    named = getattr(config, "family", None)  # our own autoencoders say it
+    if named is not None and named != codec.family:
+        raise FamilyError(f"the codec is for the family {codec.family!r}, the vae is of {named!r}")
     space = FAMILIES[codec.family]
     # A scaling factor of 1 tells nothing: tiny autoencoders give scaled latents of any family.
     known = space.scaling_factor

@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+RATE = 1e-3  # that `diffmark detect` states by default
+NEEDED = 999  # unmarked images that can tell one in a thousand
+
 
 def calibrate(
     model: Annotated[
@@ -25,14 +28,15 @@ def calibrate(
 ) -> None:
     """Measure bit accuracy, PSNR and false positives on your own model, and calibrate a codec for it.
 
-    Blind verdicts are then as strict as both these images and those of the calibration before ask for.
+    Blind verdicts (detect without a secret, with --vae MODEL) are then as strict as both these images and those
+    of the calibration before ask for. With --fresh they hold for your model alone.
     """
     import shutil
 
     import torch
 
     from diffmark.cli.detect import expand
-    from diffmark.codec import Codec, find_codec
+    from diffmark.codec import PIXEL_FILE, Codec, find_codec
     from diffmark.own_model import calibrate as measure
     from diffmark.pipelines import find_device
     from diffmark.progress import track
@@ -48,7 +52,16 @@ def calibrate(
     loaded.calibration = found.stricter(before) if before else found
     loaded.provenance = {**loaded.provenance, "calibrated_on": model}
     loaded.cpu().save_pretrained(out, dtype=torch.float16 if half else torch.float32)
-    own = find_codec(codec) / "vae"
-    if own.is_dir() and own.resolve() != (out / "vae").resolve():
-        shutil.copytree(own, out / "vae", dirs_exist_ok=True)
+    source = find_codec(codec)
+    if source.resolve() != out.resolve():
+        if (source / "vae").is_dir():
+            shutil.copytree(source / "vae", out / "vae", dirs_exist_ok=True)
+        if (source / PIXEL_FILE).is_file():
+            shutil.copy(source / PIXEL_FILE, out)
     typer.echo(json.dumps(loaded.calibration.measured, indent=2))
+    if loaded.calibration.smallest > RATE:
+        typer.echo(
+            f"{loaded.calibration.negatives} unmarked images are too few for blind verdicts at a false-positive "
+            f"rate of {RATE:g}: they will be undecided; give {NEEDED} by more pictures or --crops",
+            err=True,
+        )

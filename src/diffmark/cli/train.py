@@ -212,7 +212,11 @@ def measure_family(
     ] = None,
     marked: Annotated[int, typer.Option(min=2, help="Photographs that are marked.")] = 100,
     same_seed: Annotated[int, typer.Option(min=0, help="Of them through the teacher, which is slow.")] = 32,
-    negatives: Annotated[int, typer.Option(min=20, help="Unmarked crops.")] = 10_000,
+    generated: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of these at other sizes, and attacked; a quarter of them by default."),
+    ] = None,
+    negatives: Annotated[int, typer.Option(min=20, help="Unmarked crops, one of ten sharp.")] = 10_000,
     deviation: Annotated[float | None, typer.Option(help="Strength: delta's standard deviation.")] = None,
     publish: Annotated[
         Path | None, typer.Option(help="Write codec and autoencoder here, in half precision.")
@@ -229,9 +233,12 @@ def measure_family(
 
     settings = read_family_config(config)
     loaded, autoencoder = load_half(codec, own, deviation)
-    paths = split_photographs(pictures, settings.every).held_out
+    split = split_photographs(pictures, settings.every)
     teacher = open_autoencoder(vae) if vae else None
-    found, calibrated = run(loaded, autoencoder, teacher, paths, marked, same_seed, negatives, seed)
+    found, calibrated = run(
+        loaded, autoencoder, teacher, split.held_out, marked, same_seed, negatives, seed, generated
+    )
+    found["trained_on"] = len(split.train)
     write_result(out, found, settings, seed)
     if publish:
         publish_family(calibrated, autoencoder, publish, found)

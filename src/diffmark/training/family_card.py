@@ -24,7 +24,7 @@ LIMITS = (
     "`diffmark detect --align` looks for it in turns of up to 10 degrees and crops to at least 75% of a side; "
     "figures are in `docs/detection.md`.",
     "Regeneration and adversarial attacks were not measured.",
-    "The unmarked crops were cut out of latents, many from each photograph, so they are not independent.",
+    "{cut} cut out of latents, many from each photograph, so they are not independent.",
     "The same secret gives the same delta, so many images of one key can be averaged to estimate it.",
 )
 
@@ -37,6 +37,7 @@ def card(config: CodecConfig, found: dict[str, Any], provenance: dict[str, Any])
         "family": family,
         "marked": found["attacks"]["none"]["payload_verified"]["of"],
         "same_seed": _same_seed_count(found),
+        "cut": "Most unmarked crops were" if "sharp" in found["negatives"] else "The unmarked crops were",
     }
     parts = [
         f"# Codec `{family}`: 64 bits, injection `final`\n",
@@ -47,7 +48,7 @@ def card(config: CodecConfig, found: dict[str, Any], provenance: dict[str, Any])
             f"{config.deviation} in diffusion-scaled latents; `diffmark embed` multiplies it by "
             f"{config.embed_strength:g}."
         ),
-        _training(family, provenance),
+        _training(family, found.get("trained_on"), provenance),
         "## Figures\n",
         _wrapped(
             f"All are in `results/family_{family}.json`, with the command that made them. Weights as shipped "
@@ -56,6 +57,7 @@ def card(config: CodecConfig, found: dict[str, Any], provenance: dict[str, Any])
         ),
         _autoencoder(found),
         _curves(found),
+        _generated(found),
         _table(
             f"After an attack on images embedded at strength {strength:g}, read with our autoencoder:",
             found["attacks"],
@@ -76,7 +78,7 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 116) + "\n"
 
 
-def _training(family: str, provenance: dict[str, Any]) -> str:
+def _training(family: str, count: int | None, provenance: dict[str, Any]) -> str:
     stage, step = provenance.get("stage"), provenance.get("step")
     rest = "--stage channel" if stage == "channel" else "--own SMALL"
     commands = "\n".join(
@@ -85,8 +87,9 @@ def _training(family: str, provenance: dict[str, Any]) -> str:
             f"diffmark train family --config configs/family_{family}.toml --vae TINY --pictures DIR {rest}",
         )
     )
+    trained = f"{count} were trained on, " if count else ""
     data = _wrapped(
-        "Data: ImageNet samples and images of Stable Diffusion 1.4, 512 px; 627 were trained on, every fifth of "
+        f"Data: ImageNet samples and images of Stable Diffusion 1.4, 512 px; {trained}every fifth of "
         f"each folder was held out. {_reached(stage, step)} `vae/` is our small autoencoder, distilled from the "
         "tiny one; it holds no weights of it."
     )
@@ -130,22 +133,44 @@ def _curves(found: dict[str, Any]) -> str:
             "| --- | --- | --- | --- | --- | --- |",
         ]
         for row in found["same_seed"]:
-            tiny, own = row["read_by_teacher"], row["read_by_own"]
-            lines.append(
-                f"| {row['strength']:g} | {row['psnr']:.1f} dB | {tiny['bit_accuracy']:.4f} | "
-                f"{tiny['payload_verified']['rate']:.2f} | {own['bit_accuracy']:.4f} | "
-                f"{own['payload_verified']['rate']:.2f} |"
-            )
+            lines.append(f"| {row['strength']:g} | {row['psnr']:.1f} dB | {_both(row)} |")
     return "\n".join(lines) + "\n"
+
+
+def _generated(found: dict[str, Any]) -> str:
+    """Same-seed images after attacks, and of other sizes, where they were measured."""
+    attacked = [row["attacks"] for row in found.get("same_seed", ()) if "attacks" in row]
+    rows = {**(attacked[0] if attacked else {}), **found.get("generated_sizes", {})}
+    if not rows:
+        return ""
+    count = next(iter(rows.values()))["read_by_own"]["payload_verified"]["of"]
+    lines = [
+        f"Same seed at strength 1, after attacks and at other sizes (height x width), {count} images each:\n",
+        "| | read with the tiny encoder | payload | read with ours | payload |",
+        "| --- | --- | --- | --- | --- |",
+        *(f"| {_label(name, row)} | {_both(row)} |" for name, row in rows.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _both(row: dict[str, Any]) -> str:
+    """Bit accuracy and verified payloads, read by the teacher's encoder and by ours."""
+    return " | ".join(
+        f"{row[name]['bit_accuracy']:.4f} | {row[name]['payload_verified']['rate']:.2f}"
+        for name in ("read_by_teacher", "read_by_own")
+    )
+
+
+def _label(name: str, row: dict[str, Any]) -> str:
+    return name.replace("_", " ") + (f" ({row['psnr']:.1f} dB)" if "psnr" in row else "")
 
 
 def _table(title: str, rows: dict[str, Any]) -> str:
     lines = [f"{title}\n", "| | bit accuracy | worst image | payload verified | marked at FPR 1e-3 |"]
     lines.append("| --- | --- | --- | --- | --- |")
     for name, row in rows.items():
-        ratio = f" ({row['psnr']:.1f} dB)" if "psnr" in row else ""
         lines.append(
-            f"| {name.replace('_', ' ')}{ratio} | {row['bit_accuracy']:.4f} | {row['worst_image']:.3f} | "
+            f"| {_label(name, row)} | {row['bit_accuracy']:.4f} | {row['worst_image']:.3f} | "
             f"{row['payload_verified']['rate']:.2f} | {row['tpr_at_0.001']['rate']:.2f} |"
         )
     return "\n".join(lines) + "\n"
@@ -155,15 +180,24 @@ def _negatives(found: dict[str, Any]) -> str:
     negatives = found["negatives"]
     rate = negatives["false_positives_at_0.001"]
     low, high = rate["interval_95"]
-    blind = found["blind_tpr_at_1e-3"]
+    blind, sharp = found["blind_tpr_at_1e-3"], negatives.get("sharp")
     return _wrapped(
         f"Unmarked: of {negatives['crops']:,} crops against random secrets {rate['rate']:.2%} pass the test at FPR "
-        f"1e-3 (95% interval {low:.2%} to {high:.2%}). Without a secret (blind test against the calibration) "
+        f"1e-3 (95% interval {low:.2%} to {high:.2%}). {_sharp(sharp) if sharp else ''}"
+        "Without a secret (blind test against the calibration) "
         + (
             f"{blind['rate']:.0%} of the embedded images are found at FPR 1e-3."
             if blind
             else "too few to say."
         )
+    )
+
+
+def _sharp(sharp: dict[str, Any]) -> str:
+    low, high = sharp["false_positives_at_0.001"]["interval_95"]
+    return (
+        f"Of {sharp['crops']:,} among them that are photographs as they are, or real crops, "
+        f"{sharp['false_positives_at_0.001']['rate']:.2%} do ({low:.2%} to {high:.2%}). "
     )
 
 

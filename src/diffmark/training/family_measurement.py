@@ -1,9 +1,11 @@
 """Figures of a family's codec on photographs that no training opened, through 8-bit images.
 
-embedded    photographs marked with our own small autoencoder, PSNR against the photograph
-same_seed   D(z + delta) of the teacher's autoencoder against D(z), as a pipeline of the family makes them
-negatives   unmarked crops, cut out of the latents of enlarged photographs: an encoder of convolutions gives the
-            latents of a crop as the crop of latents, but for the rim
+embedded          photographs marked with our own small autoencoder, PSNR against the photograph
+same_seed         D(z + delta) of the teacher's autoencoder against D(z), as a pipeline of the family makes them
+generated_sizes   the same at other sizes, delta stretched to the latents
+negatives         unmarked crops, cut out of the latents of enlarged photographs: an encoder of convolutions gives
+                  the latents of a crop as the crop of latents, but for the rim; one of ten is sharp, a photograph
+                  as it is or a real crop
 
 Every secret is a payload with error correction, so bits and payloads are read from the same images.
 """
@@ -29,13 +31,16 @@ from diffmark.detection import Detector
 from diffmark.embedding import embed
 from diffmark.evaluation.metrics import psnr
 from diffmark.images import read_image
+from diffmark.own_model import random_crop
 from diffmark.payload import PayloadScheme
+from diffmark.provenance import weights_digest
 from diffmark.training.measurement import blind_rate, rate, rounded
 from diffmark.training.photographs import centre_square
 from diffmark.vista.training.data import to_tensor, to_uint8
 
-STRENGTHS = (0.5, 0.71, 1.0, 1.41, 2.0)
-ACCURACY = 0.98  # of the bits, that the suggested strength gives
+STRENGTHS = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
+ACCURACY = 0.98  # of the bits, that the suggested strength gives ...
+VERIFIED = 0.95  # ... and of the payloads
 SIZES = (
     (256, 256),
     (384, 640),
@@ -45,7 +50,9 @@ SIZES = (
     (1080, 1920),
     (2048, 2048),
 )  # height, width
+GENERATED_SIZES = ((256, 256), (512, 512), (768, 512), (1024, 1024))
 ENLARGED = 768  # pixels a side of the photographs that negatives are cut from
+SHARP = 10  # one negative of so many is not cut from them
 KEY = bytes(range(32))  # of the payloads that are measured
 
 Change = Callable[[Image.Image, np.random.Generator], Image.Image]
@@ -70,21 +77,24 @@ ATTACKS: dict[str, Change] = {
     "resized_crop_0.97": lambda image, rng: distortion.resized_crop(image, 0.97, rng),
     "resized_crop_0.9": lambda image, rng: distortion.resized_crop(image, 0.9, rng),
 }
+SAME_SEED_ATTACKS = ("jpeg_50", "resize_0.5", "resize_2")
 
 
 class Reader:
-    """A detector and the secrets of a set of images."""
+    """A detector, and the accounts of a set of images as payloads."""
 
-    def __init__(self, detector: Detector, secrets: np.ndarray, scheme: PayloadScheme) -> None:
-        self.detector, self.secrets, self.scheme = detector, secrets, scheme
+    def __init__(self, detector: Detector, accounts: np.ndarray, scheme: PayloadScheme) -> None:
+        self.detector, self.accounts, self.scheme = detector, accounts, scheme
+        self.secrets = np.stack([scheme.encode(int(account), nonce=0) for account in accounts])
 
-    def figures(self, images: Sequence[Image.Image], first: int = 0) -> dict[str, Any]:
-        """Bits, verdicts and payloads of images whose secrets begin at row `first`."""
+    def figures(self, images: Sequence[Image.Image]) -> dict[str, Any]:
+        """Bits, verdicts and payloads of images that carry the first of the secrets, in their order."""
         margins = self.margins(images)
-        secrets = self.secrets[first : first + len(images)]
+        secrets, accounts = self.secrets[: len(images)], self.accounts[: len(images)]
         matches = ((margins > 0) == secrets).sum(axis=1)
         length = secrets.shape[1]
-        verified = sum(self.scheme.decode(row).verified for row in margins)
+        read = [self.scheme.decode(row).account for row in margins]  # None unless verified
+        verified = sum(found == account for found, account in zip(read, accounts, strict=True))
         found: dict[str, Any] = {
             "bit_accuracy": rounded(matches.mean() / length),
             "worst_image": rounded(matches.min() / length),
@@ -116,18 +126,25 @@ def measure_family(
     same_seed: int,
     negatives: int,
     seed: int = 0,
+    generated: int | None = None,
 ) -> tuple[dict[str, Any], Codec]:
-    """All figures, and the codec with its calibration; `paths` are pictures that were never trained on."""
+    """All figures, and the codec with its calibration; `paths` are pictures that were never trained on.
+
+    Of `marked` pictures `same_seed` go through the teacher, and `generated` of these at other sizes and attacked:
+    a quarter by default.
+    """
+    generated = max(same_seed // 4, 1) if generated is None else generated
+    if teacher is not None and same_seed:
+        _check_counts(min(marked, len(paths)), same_seed, generated)
     for autoencoder in (own, teacher):
         if autoencoder is not None:
             autoencoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     scheme = PayloadScheme(KEY, codec.config.length)
     rng = np.random.default_rng(seed)
     accounts = rng.integers(1 << scheme.account_bits, size=len(paths))
-    secrets = np.stack([scheme.encode(int(account), nonce=0) for account in accounts])
     order = rng.permutation(len(paths))  # the folders hold different kinds of pictures
     chosen = [paths[i] for i in order]
-    reader = Reader(Detector(codec, own), secrets, scheme)
+    reader = Reader(Detector(codec, own), accounts, scheme)
     size = codec.config.image_size[0]
     photographs = [Image.fromarray(centre_square(path, size)) for path in chosen[:marked]]
     found: dict[str, Any] = {"held_out": len(paths), "payload_bits": [20, 13, 12]}
@@ -137,14 +154,28 @@ def measure_family(
     found["attacks"] = _attacked(reader, images, seed)
     found["sizes"] = _sizes(reader, own, photographs[: max(marked // 4, 2)])
     if teacher is not None and same_seed:
-        other = Reader(Detector(codec, teacher), secrets, scheme)
+        readers = {"teacher": Reader(Detector(codec, teacher), accounts, scheme), "own": reader}
         found["autoencoder"] = compare(own, teacher, photographs[:same_seed])
-        found["same_seed"] = _same_seed(other, reader, teacher, photographs[:same_seed])
-    margins = _negatives(codec, own, chosen, negatives, seed)
-    found["negatives"] = _describe_negatives(margins, seed)
-    codec.calibration = Calibration.measure(evidence(margins), {"images": "crops of unseen photographs"})
+        found["same_seed"] = _same_seed(readers, teacher, photographs[:same_seed], generated, seed)
+        found["generated_sizes"] = _generated_sizes(readers, teacher, photographs[:generated])
+    sharp = _sharp_negatives(reader, chosen, -(-negatives // SHARP), seed)
+    margins = np.concatenate([_negatives(codec, own, chosen, negatives - len(sharp), seed), sharp])
+    found["negatives"] = {**_describe_negatives(margins, seed), "sharp": _describe_negatives(sharp, seed)}
+    codec.calibration = Calibration.measure(
+        evidence(margins), {"images": "unseen photographs and crops of them"}, weights_digest(own, half=True)
+    )
+    found["negatives"]["sharp"]["blind_at_1e-3"] = blind_rate(codec.calibration, evidence(sharp).tolist())
     found["blind_tpr_at_1e-3"] = blind_rate(codec.calibration, evidence(reader.margins(images)).tolist())
     return found, codec
+
+
+def _check_counts(marked: int, same_seed: int, generated: int) -> None:
+    if same_seed > marked:
+        raise ValueError(
+            f"{same_seed} pictures through the teacher are more than the {marked} that are marked"
+        )
+    if generated > same_seed:
+        raise ValueError(f"{generated} generated pictures are more than the {same_seed} through the teacher")
 
 
 def _embedded(
@@ -163,51 +194,82 @@ def _embedded(
 
 
 def suggested_strength(curve: Sequence[dict[str, Any]]) -> float:
-    """The least strength that gives enough of the bits, or the greatest; below 1 attacks would find no reserve."""
-    enough = [row["strength"] for row in curve if row["strength"] >= 1 and row["bit_accuracy"] >= ACCURACY]
+    """The least strength that gives enough of bits and payloads, or the greatest.
+
+    Below 1 attacks would find no reserve.
+    """
+    enough = [
+        row["strength"]
+        for row in curve
+        if row["strength"] >= 1
+        and row["bit_accuracy"] >= ACCURACY
+        and row["payload_verified"]["rate"] >= VERIFIED
+    ]
     return min(enough, default=max(row["strength"] for row in curve))
 
 
 def _attacked(reader: Reader, images: list[Image.Image], seed: int) -> dict[str, Any]:
-    found = {}
-    for name, change in tqdm(ATTACKS.items(), desc="attacks", disable=None):
-        rngs = (np.random.default_rng([seed, i]) for i in range(len(images)))
-        found[name] = reader.figures([change(image, rng) for image, rng in zip(images, rngs, strict=True)])
-    return found
+    return {
+        name: reader.figures(_changed(name, images, seed))
+        for name in tqdm(ATTACKS, desc="attacks", disable=None)
+    }
+
+
+def _changed(name: str, images: list[Image.Image], seed: int) -> list[Image.Image]:
+    return [ATTACKS[name](image, np.random.default_rng([seed, i])) for i, image in enumerate(images)]
 
 
 def _sizes(reader: Reader, own: nn.Module, photographs: list[Image.Image]) -> dict[str, Any]:
     """Photographs stretched to other sizes and aspects before they are marked."""
-    found = {}
+    found, codec = {}, reader.detector.codec
     for height, width in tqdm(SIZES, desc="sizes", disable=None):
         plain = [image.resize((width, height), Image.Resampling.LANCZOS) for image in photographs]
         images = [
-            embed(image, reader.detector.codec, own, reader.secrets[i]) for i, image in enumerate(plain)
+            embed(image, codec, own, reader.secrets[i], codec.config.embed_strength)
+            for i, image in enumerate(plain)
         ]
         found[f"{height}x{width}"] = {**_ratios(images, plain), **reader.figures(images)}
     return found
 
 
 def _same_seed(
-    reader: Reader, own_reader: Reader, teacher: nn.Module, photographs: list[Image.Image]
+    readers: dict[str, Reader], teacher: nn.Module, photographs: list[Image.Image], attacked: int, seed: int
 ) -> list[dict[str, Any]]:
     """D(z + s delta) against D(z) with the teacher, read with the teacher's encoder and with our own."""
-    codec = reader.detector.codec
+    codec, secrets = readers["own"].detector.codec, readers["own"].secrets
     latents = [vae.encode(teacher, _tensor(image)) for image in photographs]
     plain = [_image(vae.decode(teacher, z)) for z in latents]
     curve = []
     for strength in tqdm(STRENGTHS, desc="same seed", disable=None):
-        deltas = [strength * codec.delta(reader.secrets[i : i + 1]) for i in range(len(photographs))]
+        deltas = [strength * codec.delta(secrets[i : i + 1]) for i in range(len(photographs))]
         images = [_image(vae.decode(teacher, z + delta)) for z, delta in zip(latents, deltas, strict=True)]
-        curve.append(
-            {
-                "strength": strength,
-                **_ratios(images, plain),
-                "read_by_teacher": reader.figures(images),
-                "read_by_own": own_reader.figures(images),
+        row = {"strength": strength, **_ratios(images, plain), **_read_by(readers, images)}
+        if strength == 1:
+            row["attacks"] = {
+                name: _read_by(readers, _changed(name, images[:attacked], seed)) for name in SAME_SEED_ATTACKS
             }
-        )
+        curve.append(row)
     return curve
+
+
+def _generated_sizes(
+    readers: dict[str, Reader], teacher: nn.Module, photographs: list[Image.Image]
+) -> dict[str, Any]:
+    """D(z + delta) against D(z) with the teacher at other sizes, delta stretched to the latents."""
+    found, codec = {}, readers["own"].detector.codec
+    for height, width in tqdm(GENERATED_SIZES, desc="generated sizes", disable=None):
+        plain, images = [], []
+        for i, image in enumerate(photographs):
+            z = vae.encode(teacher, _tensor(image.resize((width, height), Image.Resampling.LANCZOS)))
+            delta = codec.delta(readers["own"].secrets[i : i + 1], (z.shape[-2], z.shape[-1]))
+            plain.append(_image(vae.decode(teacher, z)))
+            images.append(_image(vae.decode(teacher, z + delta)))
+        found[f"{height}x{width}"] = {**_ratios(images, plain), **_read_by(readers, images)}
+    return found
+
+
+def _read_by(readers: dict[str, Reader], images: list[Image.Image]) -> dict[str, Any]:
+    return {f"read_by_{name}": reader.figures(images) for name, reader in readers.items()}
 
 
 @torch.no_grad()
@@ -241,6 +303,17 @@ def _negatives(codec: Codec, own: nn.Module, paths: Sequence[Path], count: int, 
         logits = codec.decode(torch.stack(crops))
         rows.append(logits[..., 1] - logits[..., 0])
     return torch.cat(rows)[:count].numpy()
+
+
+def _sharp_negatives(reader: Reader, paths: Sequence[Path], count: int, seed: int) -> np.ndarray:
+    """Margins of unmarked photographs as they are, and of real crops of them, (count, L)."""
+    each, size = -(-count // len(paths)), reader.detector.codec.config.image_size[0]
+    rows = []
+    for number, path in enumerate(tqdm(paths[:count], desc="sharp negatives", disable=None)):
+        picture, rng = read_image(path).image, np.random.default_rng([seed, number, 1])
+        crops = [random_crop(picture, rng) for _ in range(each - 1)]
+        rows.append(reader.margins([Image.fromarray(centre_square(path, size)), *crops]))
+    return np.concatenate(rows)[:count]
 
 
 def _describe_negatives(margins: np.ndarray, seed: int) -> dict[str, Any]:

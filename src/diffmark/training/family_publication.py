@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from diffmark.codec import Codec
+from diffmark.codec import PIXEL_FILE, Codec
+from diffmark.fast import belongs
 from diffmark.training.family_card import card
 from diffmark.vae import load_vae
 
@@ -28,15 +29,22 @@ def load_half(source: str | Path, own: str | Path, deviation: float | None = Non
 
 
 def publish_family(codec: Codec, autoencoder: nn.Module, folder: str | Path, found: dict[str, Any]) -> Path:
-    """Write config.json, codec.safetensors, vae/ and the card with the figures `found` into `folder`."""
+    """Write config.json, codec.safetensors, vae/ and the card with the figures `found` into `folder`.
+
+    A pixel decoder that lies there from another codec is removed.
+    """
     from safetensors.torch import load_file, save_file
 
     folder = codec.save_pretrained(folder, dtype=torch.float16)
+    pixel = folder / PIXEL_FILE
+    if pixel.is_file() and not belongs(pixel, codec.decoder):
+        pixel.unlink()
     writer: Any = autoencoder
     writer.save_pretrained(folder / "vae")
     described = folder / "vae" / "config.json"
     settings = json.loads(described.read_text())
     settings.pop("_name_or_path", None)  # where it lay on the machine that trained it
+    settings["family"] = codec.config.family
     described.write_text(json.dumps(settings, indent=2) + "\n")
     weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
     save_file({name: value.half() for name, value in load_file(weights).items()}, weights)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from diffmark.training.channel import Channel, measure_channel
+from diffmark.provenance import weights_digest
+from diffmark.training.channel import SIGMA, Channel, measure_channel
 from diffmark.training.family import FamilyConfig, Ground
 from diffmark.training.lessons import Lessons, make_lessons
 from diffmark.vae import check_family
@@ -21,10 +21,7 @@ PROBES = 16  # photographs that the channel is measured on
 def prepare_ground(
     config: FamilyConfig, photographs: Path, teacher: nn.Module, others: Sequence[nn.Module], cache: Path
 ) -> Ground:
-    """Latents and channel are the teacher's; crops go through the other autoencoders in turn, which are faster.
-
-    Without any others they go through the teacher.
-    """
+    """Latents and channel are the teacher's; crops go through it and the others in turn."""
     for autoencoder in (teacher, *others):
         check_family(config.codec, autoencoder)
     lessons = make_lessons(teacher, photographs, config.every, cache)
@@ -32,22 +29,15 @@ def prepare_ground(
     if (config.codec.height, config.codec.width) != (2 * side, 2 * side):
         raise ValueError(f"hosts are mosaics of {2 * side}x{2 * side} latents: set codec.height and width so")
     channel = channel_of(teacher, lessons, cache)
-    return Ground(torch.from_numpy(lessons.latents), channel, tuple(others) or (teacher,))
+    return Ground(torch.from_numpy(lessons.latents), channel, (teacher, *others))
 
 
 def channel_of(teacher: nn.Module, lessons: Lessons, cache: Path) -> Channel:
     """The teacher's channel, measured on some of the lessons' pictures or taken from `cache`."""
-    file = cache / f"channel-{_key(teacher)}.pt"
+    file = cache / f"channel-{weights_digest(teacher)}-{SIGMA:g}.pt"
     if file.is_file():
         return Channel(**torch.load(file, weights_only=True))
     chosen = lessons.pictures[:: max(len(lessons.pictures) // PROBES, 1)][:PROBES]
     channel = measure_channel(teacher, (to_tensor(picture[None]) for picture in chosen))
     torch.save(channel.state(), file)
     return channel
-
-
-def _key(autoencoder: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for value in autoencoder.state_dict().values():
-        digest.update(value.float().cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]

@@ -27,7 +27,7 @@ from diffmark.calibration import Calibration, evidence
 from diffmark.codec import Codec
 from diffmark.detection import Detector
 from diffmark.images import read_image
-from diffmark.provenance import command_line, provenance
+from diffmark.provenance import command_line, provenance, weights_digest
 from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig
 from diffmark.training.pairs import BATCH, Pairs, batches, files, pairs_of_pictures, pairs_of_prompts
@@ -104,7 +104,9 @@ def measure_codec(
     found: dict[str, Any] = {"injection": asdict(codec.config.injection)}
     found |= _measure_marked(codec, detector, pairs, marked, seed)
     margins = _margins(detector, autoencoder, unseen, range(skipped + marked, total))
-    codec.calibration = Calibration.measure(evidence(margins), {"images": unseen.name.split()[0]})
+    codec.calibration = Calibration.measure(
+        evidence(margins), {"images": unseen.name.split()[0]}, weights_digest(autoencoder, half=True)
+    )
     found["negatives"] = _describe_negatives(margins, codec, seed)
     found["blind_tpr_at_1e-3"] = blind_rate(codec.calibration, found.pop("evidence"))
     codec.provenance = {**codec.provenance, "measured": found}

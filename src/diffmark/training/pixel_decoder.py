@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from diffmark.codec import Codec, whiten
 from diffmark.embedding import embed
-from diffmark.fast import PixelDecoder, save_pixel_encoder
+from diffmark.fast import PixelDecoder, save_pixel_decoder
 from diffmark.images import read_image
 from diffmark.training import losses, robustness
 from diffmark.training.photographs import centre_square
@@ -96,5 +96,5 @@ def train_pixel_decoder(
     job = PixelDecoderJob(config, codec, examples)
     decoder = PixelDecoder(codec)
     decoder.encoder.load_state_dict(train(job, config.loop, folder, stop_after))
-    save_pixel_encoder(decoder.encoder, folder)
+    save_pixel_decoder(decoder, folder)
     return decoder.eval()

@@ -57,7 +57,8 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
 
     `block_out_channels` are the channels at full, half, quarter and eighth size; there are no layers at half
     size, the entry stands so that pipelines count three halvings. Images are (B, 3, H, W) in [-1, 1], H and W
-    multiples of 8; latents (B, latent_channels, H/8, W/8), to be multiplied by `config.scaling_factor`.
+    multiples of 8; latents (B, latent_channels, H/8, W/8), to be multiplied by `config.scaling_factor`. `family`
+    names the latent space, where it is one that other autoencoders have too.
     """
 
     _supports_gradient_checkpointing = False
@@ -73,6 +74,7 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
         sample_size: int = 256,
         scaling_factor: float = 1.0,
         force_upcast: bool = False,
+        family: str | None = None,
     ) -> None:
         super().__init__()
         full, _, quarter, eighth = block_out_channels
