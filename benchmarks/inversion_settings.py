@@ -22,6 +22,7 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
+from diffmark.evaluation.metrics import psnr
 from diffmark.evaluation.studio import unseen_orders
 from diffmark.generation import Order, Sampling
 from diffmark.methods.inversion import InversionMethod
@@ -37,6 +38,7 @@ SETTINGS: list[tuple[type[InversionMethod], dict[str, Any]]] = [
     (TreeRing, {"radius": 10}),
     (RingID, {}),
     (ShallowDiffuse, {"radius": 4}),
+    (ShallowDiffuse, {"radius": 8}),
 ]
 
 
@@ -88,6 +90,7 @@ def main() -> None:
         method.invert = functools.partial(kept.inverted, method.invert)  # type: ignore[method-assign]
         marked, unmarked = method.score(images, secrets), method.score(plain, secrets)
         row: dict[str, Any] = {"method": method.name, **options, "auc": auc(marked, unmarked)}
+        row["psnr"] = float(np.mean([psnr(a, b) for a, b in zip(plain, images, strict=True)]))
         row |= {"marked": np.quantile(marked, [0, 0.5]).tolist()}
         row |= {"unmarked": np.quantile(unmarked, [0.5, 1]).tolist()}
         row["above_all_unmarked"] = float((marked > unmarked.max()).mean())

@@ -2,7 +2,7 @@
 has low rank, and inversion runs only to that time; presence only.
 
 As in its paper: diffusion time 0.3, the last channel, rings of constant value around the highest frequencies,
-radius 8 of 64, test as for Tree-Ring. Deviation: on smaller latents the radius keeps its share of the side.
+radius 8, test as for Tree-Ring. As there, the radius stays on smaller latents, where it is more of the spectrum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ShallowDiffuse(RingMethod):
         pipe: Any,
         *arguments: Any,
         key_seed: int = 0,
-        radius: int | None = None,
+        radius: int = 8,
         time: float = 0.3,
         **options: Any,
     ) -> None:
@@ -36,7 +36,7 @@ class ShallowDiffuse(RingMethod):
         self.time = time
         # An uncentred transform has the highest frequencies in the middle.
         drawn = torch.fft.fft2(key_noise(self.side, key_seed))
-        self.mask, self.pattern = ring_pattern(drawn, radius or round(8 * self.side / 64))
+        self.mask, self.pattern = ring_pattern(drawn, min(radius, self.side // 2 - 1))
 
     def imprint(self, latents: Tensor, order: Order | None = None) -> Tensor:
         """Latents at the time of the mark with the pattern in their spectrum; the same for all orders."""
