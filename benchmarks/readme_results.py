@@ -141,11 +141,18 @@ def evaluation_section(folder: Path) -> str:
     extent = robustness["config"]["extent"]
     check_full(folder, clean["rows"][0], robustness["rows"])
     rows, place = clean["rows"], folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
+    other = robustness_table(robustness["rows"], theirs=False)
+    installed = (
+        f"The same for what else can be installed, against the same best:\n\n{other}\n\n" if other else ""
+    )
     return f"""### Methods compared on one model
 
 Images of `{clean["config"]["model"]}`, of prompts and seeds that no training saw; unmarked images of the model, its
-siblings, the painter and photographs, half of them attacked. Made by `{clean["command"]}`; all figures are
-in `{place}`. Frechet distance of features of {rows[0]["frechet_network"]}; "distance" has LPIPS's form on
+siblings, the painter and photographs, half of them attacked. All figures are in `{place}`, made by
+
+    {clean["command"]}
+
+Frechet distance of features of {rows[0]["frechet_network"]}; "distance" has LPIPS's form on
 {rows[0]["distance_network"]} and is not LPIPS.
 
 {clean_table(rows)}
@@ -162,11 +169,7 @@ Bit accuracies and every strength are in `{place}/robustness.csv`.
 
 {robustness_table(robustness["rows"], theirs=True)}
 
-The same for what else can be installed, against the same best:
-
-{robustness_table(robustness["rows"], theirs=False)}
-
-Blur is given for images of 512 px and is twice as harsh at 256 px, where radius 20 is 8% of the side.
+{installed}Blur is given for images of 512 px and is twice as harsh at 256 px, where radius 20 is 8% of the side.
 {latency_section(folder)}
 Every strength, and the search among many keys:
 
