@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -89,9 +90,14 @@ def robustness(rows: list[Row]) -> Any:
 
 
 def _attack_title(rows: list[Row], attack: str) -> str:
-    last = [row for row in rows if row["attack"] == attack][-1]
-    by = f"\nby {last['by']}" if last.get("by") else ""
-    return f"{attack.replace('_', ' ')}\nto {last['value']:.3g} {last['unit']}{by}"
+    chosen = [row for row in rows if row["attack"] == attack]
+    first, last = chosen[0], chosen[-1]
+    lines = [attack.replace("_", " ")]
+    if len(chosen) == 1 or first["value"] != last["value"]:
+        lines.append(f"to {last['value']:.3g} {last['unit']}")
+    if last.get("by"):
+        lines += textwrap.wrap(f"by {last['by']}", 28)
+    return "\n".join(lines)
 
 
 def strength(rows: list[Row]) -> Any:
@@ -141,7 +147,7 @@ def latency(rows: list[Row]) -> Any:
     axes[0].bar_label(
         bars, [f"{1000 * row['seconds_per_image']:.3g} ms" for row in rows], padding=3, fontsize=8
     )
-    axes[0].set(xscale="log", xlabel="milliseconds an image to read")
+    axes[0].set(xscale="log", xlabel="milliseconds an image to read", xlim=(1, None))
     axes[0].margins(x=0.15)
     axes[0].invert_yaxis()
     return figure
