@@ -18,7 +18,7 @@ from diffmark.methods.diffmark import DiffMark
 SHOWN = 3  # pictures of the first method; one of every other
 AVERAGED = 64  # deltas, for their spectrum
 POINTS = 300  # of a training curve
-CURVES = ("accuracy", "measured_accuracy", "measured_psnr", "delta_deviation", "loss")
+CURVES = ("accuracy", "accuracy_noisy", "measured_accuracy", "measured_psnr", "delta_deviation", "loss")
 
 
 def signal(lab: Lab) -> Iterator[Row]:
