@@ -32,6 +32,8 @@ def test_classic_methods_read_what_they_wrote(name, photo):
     assert (method.score(marked, secrets) >= 25).all()  # dwtDct is the weakest: 26 to 32
     assert method.decode(marked).shape == (2, 32)
     assert (method.score([photo, photo], secrets) < 25).all()
+    small = [photo.resize(size) for size in ((64, 64), (47, 63))]  # attacks make such pictures
+    assert method.decode(small).shape == (2, 32)
     with pytest.raises(TypeError, match="use embed"):
         method.generate(Order("x", secrets[0], 0))
 

@@ -1,10 +1,12 @@
 """What a user could install instead: invisible-watermark and blind-watermark, for finished images.
 
 Both are optional packages (extra `eval`). Defaults are the packages' own, 32 bits as in Stable Diffusion's scripts.
+Pictures that are too small for invisible-watermark to read are enlarged first.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 from unittest import mock
@@ -15,6 +17,8 @@ from PIL import Image
 
 from diffmark.methods.base import Method
 from diffmark.secret import Bits
+
+LEAST = 256 * 256  # pixels that invisible-watermark takes
 
 
 class InvisibleWatermark(Method):
@@ -38,7 +42,10 @@ class InvisibleWatermark(Method):
         return Image.fromarray(self._encoder.encode(_bgr(image), self.name)[..., ::-1].copy())
 
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
-        read = [np.asarray(self._decoder.decode(_bgr(image), self.name), dtype=bool) for image in images]
+        read = [
+            np.asarray(self._decoder.decode(_bgr(_large_enough(image)), self.name), dtype=bool)
+            for image in images
+        ]
         return np.where(np.stack(read), 1.0, -1.0)
 
 
@@ -68,6 +75,13 @@ class BlindWatermark(Method):
             from blind_watermark.bwm_core import WaterMarkCore
 
         return WaterMarkCore(password_img=1)
+
+
+def _large_enough(image: Image.Image) -> Image.Image:
+    """At least as many pixels as invisible-watermark reads."""
+    factor = math.sqrt(LEAST / (image.width * image.height))
+    size = (math.ceil(factor * image.width), math.ceil(factor * image.height))
+    return image if factor <= 1 else image.resize(size, Image.Resampling.BICUBIC)
 
 
 def _bgr(image: Image.Image) -> NDArray[np.uint8]:
