@@ -67,12 +67,12 @@ def test_strength_costs_psnr(measured):
     for curve in (found["embedded"], found["same_seed"]):
         ratios = [row["psnr"] for row in curve]
         assert ratios == sorted(ratios, reverse=True)
-        assert ratios[0] - ratios[-1] > 9  # eight times the strength
+        assert ratios[0] - ratios[-1] > 6  # nearly three times the strength, or more
 
 
 def test_the_least_strength_that_reads_enough_is_suggested(measured):
     found, codec, _ = measured
-    assert found["strength"] == codec.config.embed_strength == 4.0  # nothing is read at any
+    assert found["strength"] == codec.config.embed_strength == 2.83  # nothing is read at any
 
     def suggested(*figures):
         rows = zip((0.5, 1.0, 1.41, 2.0), figures, strict=True)
@@ -189,6 +189,7 @@ def test_the_command_measures_and_publishes(paths, tmp_path, monkeypatch):
         ("SIZES", ()),
         ("GENERATED_SIZES", ((64, 64),)),
         ("STRENGTHS", (1.0,)),
+        ("SAME_SEED_STRENGTHS", (1.0,)),
     ):
         monkeypatch.setattr(family_measurement, name, value)
     places = ["--config", "run.toml", "--pictures", "pictures", "--own", "own", "--out", "out.json"]

@@ -57,6 +57,7 @@ class CodecConfig:
     embed_strength: float = (
         1.0  # times delta, when an image is marked with the autoencoder that comes with it
     )
+    fitted: bool = False  # at z0, bits get of delta what each picture asks for (diffmark.fitting)
     doses: Mapping[str, float] = field(
         default_factory=dict
     )  # of other injection modes, to be read about as well
@@ -70,8 +71,9 @@ class CodecConfig:
             raise ValueError("encoder_widths and decoder_widths need at least one entry")
         if any(isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= LARGEST for n in sizes):
             raise ValueError(f"sizes are whole numbers from 1 to {LARGEST}, got {sizes}")
-        if not isinstance(self.matched_filter, bool):
-            raise ValueError(f"matched_filter is true or false, got {self.matched_filter!r}")
+        for name in ("matched_filter", "fitted"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is true or false, got {getattr(self, name)!r}")
         if isinstance(self.embed_strength, bool) or not 0 < self.embed_strength < math.inf:
             raise ValueError(f"embed_strength is a number above 0, got {self.embed_strength!r}")
         for mode, dose in self.doses.items():
@@ -123,16 +125,19 @@ class DeltaEncoder(nn.Module):
         self.log_variance = nn.Conv2d(previous, config.channels, 3, padding=1)  # log sigma^2
         self.alpha = nn.Parameter(torch.tensor(0.1))
 
-    def distribution(self, secrets: Tensor) -> tuple[Tensor, Tensor]:
-        """(mu, log sigma^2) before alpha, each (B, C, h, w)."""
+    def distribution(self, secrets: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(mu, log sigma^2) before alpha, each (B, C, h, w); `weights` (B, L) of the bits are 1 by default."""
         rows = 2 * torch.arange(self.config.length, device=secrets.device) + secrets.long()  # 2i + s_i
-        x = self.embedding(rows).sum(dim=1)  # (B, d_e)
+        embedded = self.embedding(rows)  # (B, L, d_e)
+        if weights is not None:
+            embedded = embedded * weights[..., None]
+        x = embedded.sum(dim=1)  # (B, d_e)
         features = self.refine(x[:, :, None, None] * self.basis)  # (B, d_e, h, w) -> (B, 8, h, w)
         return self.mean(features), self.log_variance(features)
 
-    def forward(self, secrets: Tensor) -> Tensor:
+    def forward(self, secrets: Tensor, weights: Tensor | None = None) -> Tensor:
         """delta = alpha * (mu + sigma * eps) in training, alpha * mu in inference."""
-        mean, log_variance = self.distribution(secrets)
+        mean, log_variance = self.distribution(secrets, weights)
         if self.training:
             mean = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
         delta = self.alpha * mean
@@ -196,12 +201,19 @@ class Codec(nn.Module):
         return self.encoder.alpha.device
 
     @torch.no_grad()
-    def delta(self, secrets: SecretLike, size: tuple[int, int] | None = None) -> Tensor:
-        """The perturbation of each secret, (B, C, h, w) at `size` or the native size; no noise, no gradient."""
+    def delta(
+        self, secrets: SecretLike, size: tuple[int, int] | None = None, weights: Tensor | None = None
+    ) -> Tensor:
+        """The perturbation of each secret, (B, C, h, w) at `size` or the native size; no noise, no gradient.
+
+        `weights` (B, L) say how much of it each bit gets.
+        """
         bits = torch.from_numpy(as_secrets(secrets, self.config.length)).to(self.device)
         training = self.encoder.training
         try:
-            return stretch(self.encoder.eval()(bits), size or (self.config.height, self.config.width))
+            return stretch(
+                self.encoder.eval()(bits, weights), size or (self.config.height, self.config.width)
+            )
         finally:
             self.encoder.train(training)
 

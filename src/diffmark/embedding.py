@@ -1,7 +1,8 @@
 """Marking an image that already exists: the decoded difference D(z + delta) - D(z) is added to it.
 
 The difference is made at the codec's native size, at which the detector looks too, and resampled to the image's.
-The image keeps its own detail, whatever the autoencoder would have lost of it, and its size costs nothing.
+The image keeps its own detail, whatever the autoencoder would have lost of it, and its size costs nothing. A codec
+that is fitted gives each bit as much of delta as this image asks for (diffmark.fitting).
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 from diffmark.codec import Codec
+from diffmark.fitting import fitted_weights
 from diffmark.images import ImageLike, read_image
 from diffmark.secret import SecretLike, as_secrets
 from diffmark.vae import check_family, decode, encode
@@ -41,8 +43,16 @@ def embed(
     device = next(vae.parameters()).device
     small = torch.from_numpy(picture.resized(codec.config.image_size).pixels())[None].to(device)
     z = encode(vae, small)
-    delta = codec.delta(secrets, (z.shape[-2], z.shape[-1])).to(z)
-    difference = (decode(vae, z + strength * delta) - decode(vae, z)).float().cpu()
+    plain = decode(vae, z)
+
+    def difference_of(delta: Tensor) -> Tensor:
+        return (decode(vae, z + strength * delta.to(z)) - plain).float()
+
+    def read(delta: Tensor) -> Tensor:
+        return codec.decode(encode(vae, (small + difference_of(delta)).clamp(-1, 1)))
+
+    weights = fitted_weights(codec, secrets, read) if codec.config.fitted else None
+    difference = difference_of(codec.delta(secrets, weights=weights)).cpu()
     height, width = picture.image.height, picture.image.width
     if difference.shape[-2:] != (height, width):
         difference = F.interpolate(difference, (height, width), mode="bicubic", antialias=True)

@@ -20,9 +20,10 @@ from diffusers.callbacks import PipelineCallback
 from torch import Tensor
 
 from diffmark.codec import Codec
+from diffmark.fitting import delta_at_z0
 from diffmark.injection import Injection
 from diffmark.secret import SecretLike, as_secrets
-from diffmark.vae import check_family
+from diffmark.vae import check_family, upcast
 
 # Schedulers that tests hold to the dose. Others may rebuild a sample from before the share and lose it.
 SCHEDULERS = (
@@ -95,6 +96,7 @@ class WatermarkCallback(PipelineCallback):
         # An LCM's picture is `denoised`; where an inpainting pipeline pastes the original back, `mask` tells.
         self._tensor_inputs = ["latents"] + [name for name in ("denoised", "mask") if name in offered]
         self._delta: Tensor | None = None  # in the latents' own layout
+        self._size = (0, 0)  # (h, w) of the latents before any packing
         self._timesteps, self._weights = np.zeros(0), np.zeros(1)
         self._done = 0  # steps whose share has been added
         self._owed: Any = 0.0  # what rounding to the latents' dtype has left out so far
@@ -116,16 +118,33 @@ class WatermarkCallback(PipelineCallback):
             raise UnmarkableError(
                 f"{len(self.secrets)} secrets for {batch} images: give one for all, or one an image"
             )
-        delta = self.codec.delta(self.secrets, size).expand(batch, -1, -1, -1)
+        self._size = size
+        self._delta = self._laid_out(pipe, self.codec.delta(self.secrets, size), latents)
+        self._owed = torch.zeros_like(self._delta)
+        self._done = 0
+
+    def _laid_out(self, pipe: Any, delta: Tensor, latents: Tensor) -> Tensor:
+        """delta (B or 1, C, h, w) times strength, shaped and placed as the latents are."""
+        delta = delta.expand(latents.shape[0], -1, -1, -1)
         if latents.ndim == 3:  # FLUX packs 2x2 latents into one token
             delta = pipe._pack_latents(delta, *delta.shape)
         if delta.shape != latents.shape:
             raise UnmarkableError(
                 f"latents have shape {tuple(latents.shape)}, the codec's delta {tuple(delta.shape)}"
             )
-        self._delta = delta.float().to(latents.device) * self.strength
-        self._owed = torch.zeros_like(self._delta)
-        self._done = 0
+        return delta.float().to(latents.device) * self.strength
+
+    def _fit(self, pipe: Any, latents: Tensor) -> Tensor:
+        """delta for the finished latents: those of mode `final` are known before it is added."""
+        z = latents
+        if latents.ndim == 3:
+            height, width = (side * pipe.vae_scale_factor for side in self._size)
+            z = pipe._unpack_latents(latents, height, width, pipe.vae_scale_factor)
+        with upcast(pipe.vae):
+            delta = delta_at_z0(
+                self.codec, pipe.vae, z.float(), self.secrets, self.strength * float(self._weights[-1])
+            )
+        return self._laid_out(pipe, delta, latents)
 
     def begin(self, pipe: Any, latents: Tensor) -> None:
         """Right before the first step: fix the shares and add the first one to `latents`, in place."""
@@ -154,6 +173,8 @@ class WatermarkCallback(PipelineCallback):
                 "run that stops before the image is finished (denoising_end) cannot carry the mark; mark the next"
             )
         last = step_index + 2 == len(self._weights)
+        if last and self.injection.mode == "final" and self.codec.config.fitted:
+            self._delta = self._fit(pipeline, latents)
         share = self._share(pipeline, step_index + 1)
         if last and self._pastes_original(pipeline):
             share = self._restore(latents, callback_kwargs["mask"], share)

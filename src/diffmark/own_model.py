@@ -19,6 +19,7 @@ from diffmark import statistics
 from diffmark.calibration import Calibration, evidence
 from diffmark.codec import Codec
 from diffmark.detection import Detector
+from diffmark.fitting import delta_at_z0
 from diffmark.images import ImageLike, read_image
 from diffmark.provenance import weights_digest
 from diffmark.vae import decode, encode
@@ -51,7 +52,7 @@ def calibrate(
             vae, torch.from_numpy(picture.resized(size).pixels())[None].to(next(vae.parameters()).device)
         )
         clean = _eight_bits(decode(vae, z))
-        marked = _eight_bits(decode(vae, z + share * codec.delta(secret).to(z)))
+        marked = _eight_bits(decode(vae, z + share * delta_at_z0(codec, vae, z, secret, share)))
         ratios.append(10 * math.log10(4 / max(float((marked - clean).square().mean()), 1e-12)))
         right.append(int(((_margins(detector, marked)[0] > 0) == secret[0]).sum()))
         parts = [random_crop(picture.image, rng) for _ in range(crops)]

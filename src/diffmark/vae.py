@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,19 @@ def decode(vae: Any, latents: Tensor) -> Tensor:
     config = vae.config
     latents = latents.to(_dtype(vae)) / config.scaling_factor + (getattr(config, "shift_factor", None) or 0.0)
     return vae.decode(latents).sample
+
+
+@contextmanager
+def upcast(vae: Any) -> Iterator[None]:
+    """Inside, an autoencoder that overflows in float16 (SDXL's) computes in float32, as its pipelines do it."""
+    needed = _dtype(vae) == torch.float16 and getattr(vae.config, "force_upcast", False)
+    if needed:
+        vae.to(torch.float32)
+    try:
+        yield
+    finally:
+        if needed:
+            vae.to(torch.float16)
 
 
 def check_family(codec: CodecConfig, vae: nn.Module) -> None:

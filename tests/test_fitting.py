@@ -1,0 +1,155 @@
+"""A fitted delta gives the bits of a picture as equal a margin as its strength allows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import _build, tiny_codec
+from PIL import Image
+
+import diffmark
+from diffmark.codec import Codec, whiten
+from diffmark.detection import Detector
+from diffmark.embedding import embed
+from diffmark.evaluation.metrics import psnr
+from diffmark.fitting import delta_at_z0, fill, fitted_weights, share_out
+from diffmark.injection import Injection
+from diffmark.training.spread import start_spread
+from diffmark.vae import decode, encode, upcast
+from diffmark.vista.paint import paint
+from diffmark.vista.scenes import random_scene
+
+
+def with_fit(codec: Codec, fitted: bool) -> Codec:
+    other = Codec(replace(codec.config, fitted=fitted), codec.calibration)
+    other.load_state_dict(codec.state_dict())
+    return other.eval()
+
+
+def readable(channels: int = 4) -> Codec:
+    """A tiny codec whose decoder reads each bit by what it adds to delta."""
+    codec = tiny_codec(
+        channels, injection=Injection("final"), fitted=True, deviation=0.3, matched_filter=True, embed_dim=64
+    )
+    start_spread(codec)
+    bits = torch.eye(64, dtype=torch.uint8).numpy()
+    patterns = codec.delta(bits) - codec.delta(np.zeros((1, 64), np.uint8))
+    with torch.no_grad():
+        codec.decoder.filters.weight.copy_(whiten(patterns).flatten(1))
+        codec.decoder.head[-1].weight.zero_()
+        codec.decoder.head[-1].bias.zero_()
+    return codec
+
+
+@pytest.fixture(scope="module")
+def secret():
+    return np.random.default_rng(3).integers(2, size=64, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3, 3.0, 100.0])
+def test_water_is_level(spread):
+    host = spread * torch.randn(5, 64, generator=torch.Generator().manual_seed(0)).double()
+    weights = fill(host)
+    torch.testing.assert_close(weights.square().mean(dim=1), torch.ones(5).double())
+    for row, given in zip(host, weights, strict=True):
+        level = (row + given)[given > 0]
+        torch.testing.assert_close(level, level[:1].expand_as(level))
+        assert (row[given == 0] >= level[0]).all()
+
+
+def test_equal_bits_are_given_the_same():
+    torch.testing.assert_close(fill(torch.full((2, 64), -1.5).double()), torch.ones(2, 64).double())
+
+
+def test_bits_that_cannot_be_won_are_left():
+    """Levelled, these would all be wrong."""
+    host = torch.tensor([[-30.0] * 8 + [-1.0] * 28 + [5.0] * 28]).double()
+    weights = share_out(host, torch.ones(1, 1).double())
+    right = (host + weights > 0).sum()
+    assert right == 56
+    assert (weights[0, :8] == 0).all()
+    assert (host + fill(host) > 0).sum() == 28
+    assert float(weights.square().mean()) == pytest.approx(1)
+
+
+def test_weights_scale_what_a_bit_adds_to_delta(secret):
+    codec = Codec.from_pretrained("sd")
+    weights = torch.ones(1, 64)
+    weights[0, 5] = 0
+    without = codec.encoder.distribution(torch.from_numpy(secret[None]), weights)[0]
+    flipped = secret.copy()
+    flipped[5] ^= 1
+    both = [codec.encoder.distribution(torch.from_numpy(s[None]))[0] for s in (secret, flipped)]
+    halfway = sum(both) / 2
+    left = (without - halfway).norm() / (both[0] - both[1]).norm()
+    assert left < 0.1  # the encoder is almost linear
+
+
+def test_the_worst_margin_rises_and_the_strength_stays(secret):
+    detector = Detector.from_pretrained("sdxl")
+    picture = Image.fromarray(paint(random_scene(7), 512))
+    worst, ratios = [], []
+    for fitted in (False, True):
+        marked = embed(picture, with_fit(detector.codec, fitted), detector.vae, secret, 1.0)
+        worst.append((detector.detect(marked, secret).margins * (2.0 * secret - 1)).min())
+        ratios.append(psnr(marked, picture))
+    assert worst[1] > worst[0] + 1
+    assert ratios[1] == pytest.approx(ratios[0], abs=0.5)
+
+
+def test_a_reading_that_is_not_finite_leaves_delta_as_it_was(secret):
+    codec = tiny_codec()
+    weights = fitted_weights(codec, secret, lambda delta: torch.full((1, 64, 2), torch.nan))
+    torch.testing.assert_close(weights, torch.ones(1, 64))
+
+
+@pytest.mark.parametrize("kind", ["sd", "sdxl", "sd3", "flux"])
+def test_a_pipeline_adds_the_delta_that_fits_its_latents(kind, secret):
+    rig = _build(kind)
+    codec = readable(rig.channels)
+    plain = rig.run()
+    with diffmark.watermark(rig.pipe, codec, secret):
+        marked = rig.run()
+    latents = [
+        z if z.ndim == 4 else rig.pipe._unpack_latents(z, 64, 64, rig.pipe.vae_scale_factor)
+        for z in (plain, marked)
+    ]
+    expected = delta_at_z0(codec, rig.pipe.vae, latents[0], secret)
+    torch.testing.assert_close(latents[1] - latents[0], expected, atol=1e-4, rtol=1e-3)
+    if kind == "sd3":  # with these random weights some bits can be helped
+        assert not torch.allclose(expected, codec.delta(secret), atol=1e-3)
+
+
+def test_each_image_of_a_batch_is_fitted_for_itself(secret):
+    detector = Detector.from_pretrained("sd")
+    codec, vae = with_fit(detector.codec, True), detector.vae
+    pictures = np.stack([paint(random_scene(seed), 512) for seed in (7, 8)])
+    with torch.no_grad():
+        z = encode(vae, torch.from_numpy(pictures.astype(np.float32) / 127.5 - 1).permute(0, 3, 1, 2))
+    both = delta_at_z0(codec, vae, z, secret)
+    torch.testing.assert_close(both[1:], delta_at_z0(codec, vae, z[1:], secret), atol=1e-4, rtol=1e-3)
+    assert not torch.allclose(both[0], both[1], atol=1e-3)
+
+
+def test_other_sizes_are_looked_at_as_the_detector_does(secret):
+    codec, vae = readable(), _build("sd").pipe.vae
+    z = torch.randn(1, 4, 12, 16, generator=torch.Generator().manual_seed(1))
+    delta = delta_at_z0(codec, vae, z, secret)
+    assert delta.shape == z.shape
+    assert float(delta.std()) == pytest.approx(0.3, rel=1e-3)
+
+
+def test_an_autoencoder_that_overflows_is_raised_to_float32_for_the_look():
+    vae = _build("sd").pipe.vae
+    vae.register_to_config(force_upcast=True)
+    vae.half()
+    try:
+        with upcast(vae):
+            assert torch.isfinite(decode(vae, encode(vae, torch.zeros(1, 3, 64, 64)))).all()
+            assert next(vae.parameters()).dtype == torch.float32
+        assert next(vae.parameters()).dtype == torch.float16
+    finally:
+        vae.float()
