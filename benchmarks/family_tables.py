@@ -1,4 +1,4 @@
-"""The tables of docs/detection.md and docs/families.md from results/: `python benchmarks/family_tables.py`."""
+"""Tables and curves of docs/detection.md and docs/families.md: `python benchmarks/family_tables.py`."""
 
 from __future__ import annotations
 
@@ -52,18 +52,75 @@ def comparison_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-TABLES: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
-    "alignment": ("detection", "alignment", alignment_table),
-    "comparison": ("families", "family_comparison", comparison_table),
+def families_table(results: dict[str, Any]) -> str:
+    """Each family's codec: embedded as by default, and same seed at strength 1."""
+    lines = [
+        "| codec | `embed`, its strength | payload | after JPEG 50 | resized 0.5x / 2x | same seed: PSNR | "
+        "read with the tiny encoder, payload | read with ours, payload | images |",
+        "| --- " * 9 + "|",
+    ]
+    for family, found in results.items():
+        embedded = next(row for row in found["embedded"] if row["strength"] == found["strength"])
+        same = next(row for row in found["same_seed"] if row["strength"] == 1)
+        attacks, payload = found["attacks"], embedded["payload_verified"]
+        read = [same[name] for name in ("read_by_teacher", "read_by_own")]
+        cells = [
+            f"{embedded['bit_accuracy']:.3f} at {embedded['psnr']:.1f} dB, {found['strength']:g}",
+            f"{payload['rate']:.2f}",
+            f"{attacks['jpeg_50']['bit_accuracy']:.3f}",
+            f"{attacks['resize_0.5']['bit_accuracy']:.3f} / {attacks['resize_2']['bit_accuracy']:.3f}",
+            f"{same['psnr']:.1f} dB",
+            *(f"{row['bit_accuracy']:.3f}, {row['payload_verified']['rate']:.2f}" for row in read),
+            f"{payload['of']}, {read[0]['payload_verified']['of']}",
+        ]
+        lines.append(f"| `{family}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw_curves(results: dict[str, Any], file: Path) -> None:
+    """Bit accuracy over PSNR of each family, embedded and same seed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    titles = ("embedded: against the photograph", "same seed: D(z + delta) against D(z)")
+    for axes, title, key in zip(figure.subplots(1, 2), titles, ("embedded", "same_seed"), strict=True):
+        for number, (family, found) in enumerate(results.items()):
+            ratios = [row["psnr"] for row in found[key]]
+            for style, reader in (("-", "read_by_teacher"), ("--", "read_by_own")):
+                if key == "embedded" and style == "--":
+                    continue
+                values = [row.get(reader, row)["bit_accuracy"] for row in found[key]]
+                label = family if style == "-" else None
+                axes.plot(ratios, values, style, marker="o", markersize=3, color=f"C{number}", label=label)
+        axes.set(title=title, xlabel="PSNR, dB", ylabel="bit accuracy")
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.savefig(file, dpi=110)
+
+
+FAMILIES = ("family_sd", "family_sdxl", "family_sd3", "family_flux")
+TABLES: dict[str, tuple[str, tuple[str, ...], Callable[[dict[str, Any]], str]]] = {
+    "alignment": ("detection", ("alignment",), alignment_table),
+    "families": ("families", FAMILIES, families_table),
+    "comparison": ("families", ("family_comparison",), comparison_table),
 }
+
+
+def read_results(files: tuple[str, ...]) -> dict[str, Any] | None:
+    """Of one file, or of several by family; None as long as one is missing."""
+    paths = [ROOT / "results" / f"{file}.json" for file in files]
+    if not all(path.exists() for path in paths):
+        return None
+    found = [json.loads(path.read_text())["results"] for path in paths]
+    names = (file.removeprefix("family_") for file in files)
+    return found[0] if len(found) == 1 else dict(zip(names, found, strict=True))
 
 
 def fill(page: str, text: str) -> str:
     """docs/`page`.md with its tables, as far as there are results."""
-    for name, (where, file, table) in TABLES.items():
-        path = ROOT / "results" / f"{file}.json"
-        if where == page and path.exists():
-            results = json.loads(path.read_text())["results"]
+    for name, (where, files, table) in TABLES.items():
+        results = read_results(files) if where == page else None
+        if results is not None:
             new = f"<!-- {name} -->\n{table(results)}\n<!-- end {name} -->"
             text = re.sub(rf"(?s)<!-- {name} -->.*<!-- end {name} -->", lambda _, new=new: new, text)
     return text
@@ -73,3 +130,6 @@ if __name__ == "__main__":
     for page in ("detection", "families"):
         path = ROOT / "docs" / f"{page}.md"
         path.write_text(fill(page, path.read_text()))
+    measured = read_results(FAMILIES)
+    if measured is not None:
+        draw_curves(measured, ROOT / "results" / "family_curves.png")

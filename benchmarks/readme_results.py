@@ -287,8 +287,10 @@ def family_table(folder: Path) -> str:
     ]
     for name in ("sd", "sdxl", "sd3", "flux"):
         found = json.loads((folder / f"family_{name}.json").read_text())["results"]
+        strengths = {"embedded": found["strength"], "same_seed": 1.0}
         embedded, same = (
-            next(row for row in found[key] if row["strength"] == 1.0) for key in ("embedded", "same_seed")
+            next(row for row in found[key] if row["strength"] == strength)
+            for key, strength in strengths.items()
         )
         cells = [
             f"{read['bit_accuracy']:.3f} at {row['psnr']:.1f} dB ({read['tpr_at_0.001']['of']})"
@@ -322,7 +324,7 @@ it is read with `--align` ([docs/detection.md](docs/detection.md#turned-and-crop
 
 {generated(ROOT / "results" / "evaluation")}\
 Four more codecs ship for real latent spaces and mark images that already exist, with nothing else installed.
-Bit accuracy (pictures measured) at strength 1; rotated and cropped pictures need `--align`, see
+Bit accuracy (pictures measured) as they mark by default; rotated and cropped pictures need `--align`, see
 [docs/families.md](docs/families.md):
 
 {family_table(ROOT / "results")}

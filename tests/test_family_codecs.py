@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import diffusers
 import numpy as np
 import pytest
 import torch
@@ -25,6 +26,12 @@ from diffmark.vista.paint import paint
 from diffmark.vista.scenes import random_scene
 
 SHIPPED = [name for name in bundled_codecs() if name in FAMILIES and name != "vista"]
+IMG2IMG = {
+    "sd": "StableDiffusionImg2ImgPipeline",
+    "sdxl": "StableDiffusionXLImg2ImgPipeline",
+    "sd3": "StableDiffusion3Img2ImgPipeline",
+    "flux": "FluxImg2ImgPipeline",
+}
 WITH_OWN = [name for name in SHIPPED if (find_codec(name) / "vae").is_dir()]
 
 
@@ -107,19 +114,24 @@ def test_the_commands_need_no_autoencoder(picture, secret, tmp_path, monkeypatch
     assert json.loads(out)["verdict"] == "marked"
 
 
-@pytest.mark.parametrize("mode", ["final", "late"])
-def test_a_pipeline_of_the_family_generates_marked_images(mode, picture, secret):
-    """A real img2img pipeline with random denoiser weights: a few steps at the end of the trajectory."""
-    rig, detector = _build("img2img"), Detector.from_pretrained("sd")
-    parts = {**rig.pipe.components, "vae": detector.vae}
-    pipe = type(rig.pipe)(**parts, requires_safety_checker=False)
+@pytest.mark.parametrize("family", WITH_OWN)
+def test_a_pipeline_of_the_family_generates_marked_images(family, picture, secret):
+    """The family's own pipeline class with random denoiser weights: a few steps at the end of the trajectory."""
+    rig, detector = _build(family), Detector.from_pretrained(family)
+    pipe = getattr(diffusers, IMG2IMG[family]).from_pipe(rig.pipe, vae=detector.vae)
     pipe.set_progress_bar_config(disable=True)
-    arguments = {**rig.arguments, "image": picture, "strength": 0.1, "num_inference_steps": 50}
-    plain = pipe(**arguments, generator=torch.Generator().manual_seed(0)).images[0]
-    with diffmark.watermark(pipe, detector.codec, secret, injection=Injection(mode), strength=2.0):
-        marked = pipe(**arguments, generator=torch.Generator().manual_seed(0)).images[0]
-    assert detector.detect(marked, secret).verdict == "marked"
-    assert detector.detect(plain, secret).verdict == "not marked"
+    arguments = {**rig.arguments, "image": picture, "strength": 0.08, "num_inference_steps": 50}
+    if "height" in arguments:
+        arguments |= {"height": 512, "width": 512}
+
+    def generate():
+        return pipe(**arguments, generator=torch.Generator().manual_seed(0)).images[0]
+
+    assert detector.detect(generate(), secret).verdict == "not marked"
+    for mode in ("final", "late"):
+        with diffmark.watermark(pipe, detector.codec, secret, injection=Injection(mode)):
+            found = detector.detect(generate(), secret)
+        assert found.verdict == "marked", mode
 
 
 def test_our_latents_are_in_the_familys_scale(picture):

@@ -13,6 +13,7 @@ MODELS = {
     "sd3": "Stable Diffusion 3 and 3.5",
     "flux": "FLUX.1",
 }
+FITTED = "How much of it a bit gets is solved for each picture (`diffmark.fitting`), in pipelines with their own autoencoder."
 LIMITS = (
     "Trained against distilled autoencoders: a tiny one that others made from the family's full autoencoder, and "
     "a small one of our own distilled from that. Nothing here was verified on the full autoencoder, or on images "
@@ -25,7 +26,7 @@ LIMITS = (
     "figures are in `docs/detection.md`.",
     "Regeneration and adversarial attacks were not measured.",
     "{cut} cut out of latents, many from each photograph, so they are not independent.",
-    "The same secret gives the same delta, so many images of one key can be averaged to estimate it.",
+    "The same secret gives much the same delta, so many images of one key can be averaged to estimate it.",
 )
 
 
@@ -46,7 +47,7 @@ def card(config: CodecConfig, found: dict[str, Any], provenance: dict[str, Any])
             "training and one codec serves every model of the latent space. Native size 512 px (64x64 latents); "
             "other sizes and aspects are stretched. delta has standard deviation "
             f"{config.deviation} in diffusion-scaled latents; `diffmark embed` multiplies it by "
-            f"{config.embed_strength:g}."
+            f"{config.embed_strength:g}. {FITTED if config.fitted else ''}"
         ),
         _training(family, found.get("trained_on"), provenance),
         "## Figures\n",

@@ -73,6 +73,7 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
         layers_per_block: int = 2,
         sample_size: int = 256,
         scaling_factor: float = 1.0,
+        shift_factor: float = 0.0,  # pipelines of SD3 and FLUX ask for it
         force_upcast: bool = False,
         family: str | None = None,
     ) -> None:
