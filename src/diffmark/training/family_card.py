@@ -13,7 +13,10 @@ MODELS = {
     "sd3": "Stable Diffusion 3 and 3.5",
     "flux": "FLUX.1",
 }
-FITTED = "How much of it a bit gets is solved for each picture (`diffmark.fitting`), in pipelines with their own autoencoder."
+FITTED = (
+    "How much of it a bit gets is solved for each picture (`diffmark.fitting`): in a pipeline, with its own "
+    "autoencoder."
+)
 LIMITS = (
     "Trained against distilled autoencoders: a tiny one that others made from the family's full autoencoder, and "
     "a small one of our own distilled from that. Nothing here was verified on the full autoencoder, or on images "
