@@ -11,12 +11,12 @@ from PIL import Image
 
 from diffmark import cli
 from diffmark.calibration import Calibration
-from diffmark.codec import Codec
+from diffmark.codec import Codec, find_codec
 from diffmark.detection import Detector
 from diffmark.fast import PixelDecoder, load_pixel_decoder, save_pixel_decoder
 from diffmark.injection import Injection
 from diffmark.own_model import calibrate
-from diffmark.vae import load_vae
+from diffmark.vae import FamilyError, family_of, load_vae
 
 
 @pytest.fixture
@@ -91,6 +91,24 @@ def test_the_command_writes_a_calibrated_codec(run, tmp_path):
     assert codec.calibration.measured == printed
     assert printed["marked"] == 4
     assert "24 unmarked images are too few for blind verdicts" in warned
+
+
+def test_codec_and_folder_follow_from_the_model(run, tmp_path, monkeypatch, capsys):
+    """As a user types it first: a model and pictures, nothing else."""
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--model", "vae", "--images", "pictures", "--count", 1, "--crops", 0]
+    monkeypatch.setattr(sys, "argv", ["diffmark", "calibrate", *map(str, arguments)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "written to sd-calibrated" in capsys.readouterr().err
+    assert Codec.from_pretrained(tmp_path / "sd-calibrated").config.family == "sd"
+
+
+def test_the_family_is_what_an_autoencoder_says():
+    assert family_of(_vae(scaling_factor=0.13025)) == "sdxl"
+    assert family_of(load_vae(find_codec("flux") / "vae")) == "flux"
+    with pytest.raises(FamilyError, match="may be of any family: name the codec"):
+        family_of(_vae(scaling_factor=1.0))
 
 
 def test_enough_images_give_no_warning(run, tmp_path):

@@ -100,6 +100,22 @@ def check_family(codec: CodecConfig, vae: nn.Module) -> None:
         )
 
 
+def family_of(vae: nn.Module) -> str:
+    """The family that an autoencoder is of, by what it says of itself."""
+    config: Any = vae.config
+    named = getattr(config, "family", None)
+    if named is not None:
+        return str(named)
+    for family, space in FAMILIES.items():
+        if space.vae_class == type(vae).__name__:
+            return family
+        if space.scaling_factor and abs(config.scaling_factor / space.scaling_factor - 1) <= 1e-3:
+            return family
+    raise FamilyError(
+        f"a {type(vae).__name__} of scaling factor {config.scaling_factor} may be of any family: name the codec"
+    )
+
+
 def _downsampling(config: Any) -> int:
     """Pixels a latent, each way: every block but the last halves."""
     blocks = getattr(config, "block_out_channels", None) or config.encoder_block_out_channels

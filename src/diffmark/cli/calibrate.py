@@ -17,8 +17,12 @@ def calibrate(
         str, typer.Option(help="Your model: a pipeline's or autoencoder's folder, or a hub id.")
     ],
     images: Annotated[Path, typer.Option(help="Folder of pictures of the kind that you generate.")],
-    out: Annotated[Path, typer.Option(help="Folder for the calibrated codec.")],
-    codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "sd",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the calibrated codec; CODEC-calibrated by default.")
+    ] = None,
+    codec: Annotated[
+        str | None, typer.Option(help="A codec's name, folder, or hub id; the model's family by default.")
+    ] = None,
     count: Annotated[int, typer.Option(min=1, help="Pictures at most.")] = 200,
     crops: Annotated[int, typer.Option(min=0, help="Unmarked crops a picture.")] = 4,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
@@ -40,12 +44,15 @@ def calibrate(
     from diffmark.own_model import calibrate as measure
     from diffmark.pipelines import find_device
     from diffmark.progress import track
-    from diffmark.vae import load_vae
+    from diffmark.vae import family_of, load_vae
 
     if not images.is_dir():
         raise ValueError(f"{images}: no such folder")
     place = find_device(device)
-    loaded, autoencoder = Codec.from_pretrained(codec).to(place), load_vae(model).float().to(place)
+    autoencoder = load_vae(model).float().to(place)
+    codec = codec or family_of(autoencoder)
+    loaded = Codec.from_pretrained(codec).to(place)
+    out = out or Path(f"{Path(codec).name}-calibrated")
     paths = list(expand([str(images)], []))[:count]
     found = measure(loaded, autoencoder, track(paths, "measuring", len(paths)), crops, seed)
     before = None if fresh else loaded.calibration
@@ -59,6 +66,7 @@ def calibrate(
         if (source / PIXEL_FILE).is_file():
             shutil.copy(source / PIXEL_FILE, out)
     typer.echo(json.dumps(loaded.calibration.measured, indent=2))
+    typer.echo(f"written to {out}", err=True)
     if loaded.calibration.smallest > RATE:
         typer.echo(
             f"{loaded.calibration.negatives} unmarked images are too few for blind verdicts at a false-positive "
