@@ -96,7 +96,7 @@ def test_the_command_writes_a_calibrated_codec(run, tmp_path):
 def test_codec_and_folder_follow_from_the_model(run, tmp_path, monkeypatch, capsys):
     """As a user types it first: a model and pictures, nothing else."""
     monkeypatch.chdir(tmp_path)
-    arguments = ["--model", "vae", "--images", "pictures", "--count", 1, "--crops", 0]
+    arguments = ["--model", "vae", "--images", "pictures", "--count", 1, "--crops", 18]
     monkeypatch.setattr(sys, "argv", ["diffmark", "calibrate", *map(str, arguments)])
     with pytest.raises(SystemExit):
         cli.main()
