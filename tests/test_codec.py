@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from conftest import tiny_codec
 from safetensors.torch import load_file, save_file
 
-from diffmark.calibration import Calibration
+from diffmark.calibration import Calibration, evidence
 from diffmark.codec import (
     Codec,
     CodecConfig,
@@ -217,6 +218,27 @@ def test_a_calibration_knows_its_autoencoders_as_far_as_it_was_told():
     old = a.to_dict()
     del old["vaes"]
     assert Calibration.from_dict(old) == unknown
+
+
+def test_evenness_is_of_the_shape_of_margins_and_not_of_their_size():
+    rng = np.random.default_rng(0)
+    noise, level = rng.normal(size=(500, 64)), rng.choice((-1.0, 1.0), size=(500, 64))
+    assert evidence(level, "evenness") == pytest.approx(1)
+    assert evidence(0.01 * noise, "evenness") == pytest.approx(evidence(100 * noise, "evenness"))
+    assert evidence(noise, "evenness").max() < evidence(level + 0.3 * noise, "evenness").min()
+    assert evidence(np.zeros(64), "evenness") == 0
+    assert evidence([-1, 3]) == 2
+    with pytest.raises(ValueError, match="unknown kind of evidence 'luck'"):
+        evidence(noise, "luck")
+
+
+def test_calibrations_of_two_kinds_are_not_joined():
+    a, b = (Calibration.measure(range(100), kind=kind) for kind in ("margin", "evenness"))
+    with pytest.raises(ValueError, match="by margin and by evenness cannot be joined"):
+        a.stricter(b)
+    assert Calibration.from_dict(b.to_dict()) == b
+    assert CodecConfig(fitted=True).evidence == "evenness"
+    assert CodecConfig().evidence == "margin"
 
 
 def test_whitening_takes_the_picture_out_and_leaves_the_mark():

@@ -90,6 +90,11 @@ class CodecConfig:
         """Native (height, width) in pixels: what the detector resizes an image to."""
         return self.height * self.pixels_per_latent, self.width * self.pixels_per_latent
 
+    @property
+    def evidence(self) -> str:
+        """The kind of evidence by which marks are told without their secrets (diffmark.calibration)."""
+        return "evenness" if self.fitted else "margin"
+
     def injection_in(self, mode: str) -> Injection:
         """The codec's own injection, or another mode with the dose that suits it."""
         return self.injection if mode == self.injection.mode else Injection(mode, self.doses.get(mode, 1.0))

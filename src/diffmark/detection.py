@@ -271,7 +271,8 @@ class Detector:
             if known and self._vae_digest not in known:
                 shared["notes"] = (*notes, OTHER_VAE)
                 return Detection(verdict="undecided", test="none", p_value=None, **shared)
-            p_value = self.codec.calibration.p_value(float(evidence(margins)))
+            known_kind = self.codec.calibration.kind
+            p_value = self.codec.calibration.p_value(float(evidence(margins, known_kind)))
             verdict = _verdict(p_value, self.fpr)
             if (
                 self.codec.calibration.smallest > self.fpr

@@ -64,7 +64,8 @@ def calibrate(
         raise ValueError("there are no images to calibrate on")
     margins = np.concatenate(negatives)
     figures = _figures(right, ratios, margins, length, seed)
-    return Calibration.measure(evidence(margins), figures, weights_digest(vae, half=True))
+    kind = codec.config.evidence
+    return Calibration.measure(evidence(margins, kind), figures, weights_digest(vae, half=True), kind)
 
 
 def _figures(

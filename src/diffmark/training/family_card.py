@@ -28,7 +28,7 @@ LIMITS = (
     "`diffmark detect --align` looks for it in turns of up to 10 degrees and crops to at least 75% of a side; "
     "figures are in `docs/detection.md`.",
     "Regeneration and adversarial attacks were not measured.",
-    "{cut} cut out of latents, many from each photograph, so they are not independent.",
+    "Most unmarked crops were cut out of latents, many from each photograph, so they are not independent.",
     "The same secret gives much the same delta, so many images of one key can be averaged to estimate it.",
 )
 
@@ -41,7 +41,6 @@ def card(config: CodecConfig, found: dict[str, Any], provenance: dict[str, Any])
         "family": family,
         "marked": found["attacks"]["none"]["payload_verified"]["of"],
         "same_seed": _same_seed_count(found),
-        "cut": "Most unmarked crops were" if "sharp" in found["negatives"] else "The unmarked crops were",
     }
     parts = [
         f"# Codec `{family}`: 64 bits, injection `final`\n",
@@ -184,10 +183,10 @@ def _negatives(found: dict[str, Any]) -> str:
     negatives = found["negatives"]
     rate = negatives["false_positives_at_0.001"]
     low, high = rate["interval_95"]
-    blind, sharp = found["blind_tpr_at_1e-3"], negatives.get("sharp")
+    blind, sharp = found["blind_at_1e-3"], negatives["sharp"]
     return _wrapped(
-        f"Unmarked: of {negatives['crops']:,} crops against random secrets {rate['rate']:.2%} pass the test at FPR "
-        f"1e-3 (95% interval {low:.2%} to {high:.2%}). {_sharp(sharp) if sharp else ''}"
+        f"Unmarked: of {negatives['crops']:,} crops against {negatives['secrets_a_crop']} random secrets each "
+        f"{rate['rate']:.3%} pass the test at FPR 1e-3 (95% interval {low:.3%} to {high:.3%}). {_sharp(sharp)}"
         "Without a secret (blind test against the calibration) "
         + (
             f"{blind['rate']:.0%} of the embedded images are found at FPR 1e-3."

@@ -54,6 +54,7 @@ SIZES = (
 )  # height, width
 GENERATED_SIZES = ((256, 256), (512, 512), (768, 512), (1024, 1024))
 ENLARGED = 768  # pixels a side of the photographs that negatives are cut from
+SECRETS = 100  # random ones that each negative is compared with
 SHARP = 10  # one negative of so many is not cut from them
 KEY = bytes(range(32))  # of the payloads that are measured
 
@@ -163,11 +164,15 @@ def measure_family(
     sharp = _sharp_negatives(reader, chosen, -(-negatives // SHARP), seed)
     margins = np.concatenate([_negatives(codec, own, chosen, negatives - len(sharp), seed), sharp])
     found["negatives"] = {**_describe_negatives(margins, seed), "sharp": _describe_negatives(sharp, seed)}
+    kind = codec.config.evidence
     codec.calibration = Calibration.measure(
-        evidence(margins), {"images": "unseen photographs and crops of them"}, weights_digest(own, half=True)
+        evidence(margins, kind),
+        {"images": "unseen photographs and crops of them"},
+        weights_digest(own, half=True),
+        kind,
     )
-    found["negatives"]["sharp"]["blind_at_1e-3"] = blind_rate(codec.calibration, evidence(sharp).tolist())
-    found["blind_tpr_at_1e-3"] = blind_rate(codec.calibration, evidence(reader.margins(images)).tolist())
+    for place, rows in ((found["negatives"]["sharp"], sharp), (found, reader.margins(images))):
+        place["blind_at_1e-3"] = blind_rate(codec.calibration, evidence(rows, kind).tolist())
     return found, codec
 
 
@@ -324,14 +329,18 @@ def _sharp_negatives(reader: Reader, paths: Sequence[Path], count: int, seed: in
 
 
 def _describe_negatives(margins: np.ndarray, seed: int) -> dict[str, Any]:
+    """Of each crop against many random secrets."""
     bits = margins > 0
-    length = bits.shape[1]
-    secrets = np.random.default_rng(seed).integers(2, size=bits.shape).astype(bool)
-    matches = (bits == secrets).sum(axis=1)
-    found: dict[str, Any] = {"crops": len(bits), "bit_accuracy": rounded(matches.mean() / length)}
+    length, rng = bits.shape[1], np.random.default_rng(seed)
+    matches = np.stack([(bits == rng.integers(2, size=bits.shape)).sum(axis=1) for _ in range(SECRETS)])
+    found: dict[str, Any] = {
+        "crops": len(bits),
+        "secrets_a_crop": SECRETS,
+        "bit_accuracy": rounded(matches.mean() / length),
+    }
     for fpr in (1e-2, 1e-3):
         passed = int((matches >= statistics.match_threshold(length, fpr)).sum())
-        found[f"false_positives_at_{fpr:g}"] = rate(passed, len(bits))
+        found[f"false_positives_at_{fpr:g}"] = rate(passed, matches.size)
     found["largest_bias_of_a_bit"] = rounded(np.abs(bits.mean(axis=0) - 0.5).max())
     return found
 
