@@ -43,7 +43,7 @@ def test_the_readme_shows_its_results():
     page = (ROOT / "README.md").read_text()
     assert load("readme_results").fill(page) == page, "run `python benchmarks/readme_results.py`"
     assert "exact search among 1e8 keys" in page
-    for name in ("registry", "training"):
+    for name in ("registry", "training", "baselines"):
         page = (ROOT / "docs" / f"{name}.md").read_text()
         filled = getattr(load("readme_results"), f"fill_{name}")(page)
         assert filled == page, "run `python benchmarks/readme_results.py`"
