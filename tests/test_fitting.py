@@ -17,6 +17,7 @@ from diffmark.embedding import embed
 from diffmark.evaluation.metrics import psnr
 from diffmark.fitting import delta_at_z0, fill, fitted_weights, share_out
 from diffmark.injection import Injection
+from diffmark.marking import UnmarkableError
 from diffmark.training.spread import start_spread
 from diffmark.vae import decode, encode, upcast
 from diffmark.vista.paint import paint
@@ -153,3 +154,12 @@ def test_an_autoencoder_that_overflows_is_raised_to_float32_for_the_look():
         assert next(vae.parameters()).dtype == torch.float16
     finally:
         vae.float()
+
+
+def test_a_size_that_cannot_hold_the_mark_is_refused_before_any_work(secret):
+    rig, codec = _build("sd"), Codec.from_pretrained("sd")
+    with (
+        diffmark.watermark(rig.pipe, codec, secret),
+        pytest.raises(UnmarkableError, match=r"256x512 pixels are too small.*needs 384x384"),
+    ):
+        rig.run(height=256, width=512)

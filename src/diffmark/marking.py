@@ -9,6 +9,7 @@ while the context is open and put back after it; weights, scheduler and attribut
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +20,7 @@ from diffusers import DiffusionPipeline, DPMSolverMultistepScheduler, UniPCMulti
 from diffusers.callbacks import PipelineCallback
 from torch import Tensor
 
-from diffmark.codec import Codec
+from diffmark.codec import Codec, CodecConfig
 from diffmark.fitting import delta_at_z0
 from diffmark.injection import Injection
 from diffmark.secret import SecretLike, as_secrets
@@ -40,6 +41,9 @@ SCHEDULERS = (
     "PNDMScheduler",
     "UniPCMultistepScheduler",
 )
+
+
+SMALLEST = 0.75  # of a fitted codec's native height and width
 
 
 class UnmarkableError(ValueError):
@@ -118,6 +122,7 @@ class WatermarkCallback(PipelineCallback):
             raise UnmarkableError(
                 f"{len(self.secrets)} secrets for {batch} images: give one for all, or one an image"
             )
+        _check_size(self.codec.config, size)
         self._size = size
         self._delta = self._laid_out(pipe, self.codec.delta(self.secrets, size), latents)
         self._owed = torch.zeros_like(self._delta)
@@ -318,6 +323,20 @@ def _check_pipeline(pipe: Any, codec: Codec, injection: Injection) -> None:
     offers_mask = "mask" in type(pipe)._callback_tensor_inputs
     if "Inpaint" in name and not (offers_mask and getattr(pipe, "unet", None) is not None):
         raise UnmarkableError(f"{name} hides what it pastes back: only injection mode 'final' can mark it")
+
+
+def _check_size(config: CodecConfig, size: tuple[int, int]) -> None:
+    """The patterns of a fitted codec are as fine as its latents: much smaller ones cannot hold them."""
+    native = (config.height, config.width)
+    if config.fitted and min(side / own for side, own in zip(size, native, strict=True)) < SMALLEST:
+        least, asked = (
+            "x".join(str(math.ceil(side * config.pixels_per_latent * share)) for side in sides)
+            for sides, share in ((native, SMALLEST), (size, 1))
+        )
+        raise UnmarkableError(
+            f"images of {asked} pixels are too small for this codec, which needs {least} (height x width) or "
+            "more: generate larger ones, or mark the finished image with `diffmark embed`"
+        )
 
 
 def _latent_size(pipe: Any, latents: Tensor, arguments: dict[str, Any]) -> tuple[int, int]:
