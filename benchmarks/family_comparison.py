@@ -109,6 +109,9 @@ def main() -> None:
     parser.add_argument("--codec", default="sd")
     parser.add_argument("--count", type=int, default=16)
     parser.add_argument("--fast", action="store_true", help="read with the pixel decoder as well")
+    parser.add_argument(
+        "--align", action="store_true", help="look for turns and crops as well, which is slow"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -116,7 +119,8 @@ def main() -> None:
     held_out = list(split_photographs(options.pictures, 5).held_out)
     order = np.random.default_rng(options.seed).permutation(len(held_out))[: options.count]
     photographs = [Image.fromarray(centre_square(held_out[i], 512)) for i in order]
-    ways = [way for way in READERS if options.fast or "--fast" not in way]
+    unasked = {name for name in ("fast", "align") if not getattr(options, name)}
+    ways = [way for way in READERS if not any(f"--{name}" in way for name in unasked)]
     methods: list[Method] = [FamilyCodec(options.codec, way) for way in ways]
     methods += [InvisibleWatermark(name) for name in ("rivaGan", "dwtDctSvd", "dwtDct")]
     methods.append(BlindWatermark())
