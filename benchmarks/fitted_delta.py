@@ -2,7 +2,7 @@
 
 Embedded with our own autoencoders; with --tiny also same seed, D(z + delta) against D(z), through the tiny ones.
 
-    python benchmarks/fitted_delta.py --pictures PHOTOGRAPHS --out results/fitted_delta.json
+    python benchmarks/fitted_delta.py --pictures PHOTOGRAPHS --codecs sd sdxl --count 8 --out results/fitted_delta.json
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pictures", type=Path, required=True)
     parser.add_argument("--tiny", type=Path, help="folder of the tiny autoencoders, for same-seed figures")
+    parser.add_argument("--codecs", nargs="+", default=list(TINY), choices=list(TINY))
     parser.add_argument("--count", type=int, default=16)
     parser.add_argument("--same-seed", type=int, default=4, help="of them through the tiny autoencoders")
     parser.add_argument("--seed", type=int, default=0)
@@ -106,11 +107,11 @@ def main() -> None:
     photographs = [Image.fromarray(centre_square(held_out[i], 512)) for i in order]
     secrets = np.random.default_rng(options.seed).integers(2, size=(options.count, 64), dtype=np.uint8)
     found: dict[str, Any] = {}
-    for family, stem in TINY.items():
+    for family in options.codecs:
         detector = Detector.from_pretrained(family)
         found[family] = {"embedded": embedded(detector, photographs, secrets)}
         if options.tiny:
-            tiny = open_autoencoder(options.tiny / stem)
+            tiny = open_autoencoder(options.tiny / TINY[family])
             found[family]["same_seed"] = same_seed(detector, tiny, photographs[: options.same_seed], secrets)
     settings = {"photographs": options.count, "same_seed": options.same_seed, "pixels": 512}
     write_result(options.out, found, settings, options.seed)
