@@ -2,7 +2,7 @@
 
 Embedded with our own autoencoders; with --tiny also same seed, D(z + delta) against D(z), through the tiny ones.
 
-    python benchmarks/fitted_delta.py --pictures PHOTOGRAPHS --codecs sd sdxl --count 8 --out results/fitted_delta.json
+    python benchmarks/fitted_delta.py --pictures PHOTOGRAPHS --count 8 --out results/fitted_delta.json
 """
 
 from __future__ import annotations
