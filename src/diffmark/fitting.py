@@ -21,6 +21,7 @@ from diffmark.secret import SecretLike, as_secrets
 from diffmark.vae import decode, encode
 
 LOOKS = 2  # at weights that were solved for
+MOST = 3.0  # times its strength that a delta is given at other sizes
 NEVER = 1e6  # a host so high that its bit gets nothing
 
 Read = Callable[
@@ -101,10 +102,24 @@ def delta_at_z0(codec: Codec, vae: Any, z: Tensor, secrets: SecretLike, strength
         return codec.delta(bits, size).to(z)
 
     def read(delta: Tensor) -> Tensor:
-        pixels = decode(vae, z + strength * stretch(delta, size).to(z)).float().clamp(-1, 1)
+        pixels = decode(vae, z + strength * spread(delta, size).to(z)).float().clamp(-1, 1)
         if pixels.shape[-2:] != codec.config.image_size:
             pixels = F.interpolate(pixels, codec.config.image_size, mode="bicubic", antialias=True)
         return codec.decode(encode(vae, pixels))
 
     bits = bits.repeat(len(z), axis=0) if len(bits) == 1 else bits
-    return codec.delta(bits, size, fitted_weights(codec, bits, read)).to(z)
+    return spread(codec.delta(bits, weights=fitted_weights(codec, bits, read)), size).to(z)
+
+
+def spread(delta: Tensor, size: tuple[int, int]) -> Tensor:
+    """Native delta (B, C, h, w) at `size`, as strong as it must be to come back whole when the picture is resized.
+
+    A stretched delta is smoother, and resizing takes from it again; both are seen less than the strength suggests.
+    """
+    native = (delta.shape[-2], delta.shape[-1])
+    if native == size:
+        return delta
+    there = stretch(delta, size)
+    back = F.interpolate(there, native, mode="bilinear", antialias=True)
+    share = (back * delta).sum(dim=(1, 2, 3)) / delta.square().sum(dim=(1, 2, 3)).clamp_min(1e-12)
+    return there / share.clamp(1 / MOST, 1)[:, None, None, None]
