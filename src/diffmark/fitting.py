@@ -21,7 +21,7 @@ from diffmark.secret import SecretLike, as_secrets
 from diffmark.vae import decode, encode
 
 LOOKS = 2  # at weights that were solved for
-MOST = 3.0  # times its strength that a delta is given at other sizes
+MOST = 3.0  # times its strength that a delta is given at larger sizes
 NEVER = 1e6  # a host so high that its bit gets nothing
 
 Read = Callable[
@@ -112,14 +112,13 @@ def delta_at_z0(codec: Codec, vae: Any, z: Tensor, secrets: SecretLike, strength
 
 
 def spread(delta: Tensor, size: tuple[int, int]) -> Tensor:
-    """Native delta (B, C, h, w) at `size`, as strong as it must be to come back whole when the picture is resized.
+    """Native delta (B, C, h, w) at `size`; at larger ones so strong that it comes back whole when they are resized.
 
     A stretched delta is smoother, and resizing takes from it again; both are seen less than the strength suggests.
     """
-    native = (delta.shape[-2], delta.shape[-1])
-    if native == size:
-        return delta
-    there = stretch(delta, size)
+    native, there = (delta.shape[-2], delta.shape[-1]), stretch(delta, size)
+    if size[0] * size[1] <= native[0] * native[1]:
+        return there
     back = F.interpolate(there, native, mode="bilinear", antialias=True)
     share = (back * delta).sum(dim=(1, 2, 3)) / delta.square().sum(dim=(1, 2, 3)).clamp_min(1e-12)
     return there / share.clamp(1 / MOST, 1)[:, None, None, None]
