@@ -24,19 +24,18 @@ LOOKS = 2  # at weights that were solved for
 MOST = 3.0  # times its strength that a delta is given at larger sizes
 NEVER = 1e6  # a host so high that its bit gets nothing
 
-Read = Callable[
-    [Tensor], Tensor
-]  # native delta (B, C, h, w) -> logits (B, L, 2) of the picture marked with it
+# native delta (B, C, h, w) -> logits (B, L, 2) of the picture marked with it
+Read = Callable[[Tensor], Tensor]
 
 
 @torch.no_grad()
 def fitted_weights(codec: Codec, secrets: SecretLike, read: Read) -> Tensor:
     """Weights (B, L) of the bits, of mean square 1: of all that were looked at, those that promise most."""
     bits = as_secrets(secrets, codec.config.length)
-    signs = torch.from_numpy(2.0 * bits - 1).to(codec.device)
+    signs = torch.from_numpy(2.0 * bits - 1)  # in float64, which not every device has
 
     def margins(delta: Tensor) -> Tensor:
-        logits = read(delta).to(signs)
+        logits = read(delta).float().cpu().double()
         return (logits[..., 1] - logits[..., 0]) * signs
 
     weights = torch.ones_like(signs)
