@@ -30,7 +30,7 @@ from diffmark.embedding import embed
 from diffmark.evaluation.studio import painted_scenes
 from diffmark.images import read_image
 from diffmark.training.measurement import rate, rounded, write_result
-from diffmark.training.photographs import centre_square, split_photographs
+from diffmark.training.photographs import unseen_photographs
 
 FIRST = 80_000  # of the held-out scenes; other benchmarks use others
 SECRETS = 100_000  # random ones that each unmarked picture is compared with
@@ -150,9 +150,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     needed = options.count + options.unmarked
-    held_out = list(split_photographs(options.pictures, 5).held_out)
-    order = np.random.default_rng(options.seed).permutation(len(held_out))[:needed]
-    photographs = [Image.fromarray(centre_square(held_out[i], 512)) for i in order]
+    photographs = unseen_photographs(options.pictures, needed, options.seed)
     found = json.loads(options.out.read_text())["results"] if options.out.exists() else {}
     for codec in options.codecs:
         print(codec)

@@ -31,7 +31,7 @@ from diffmark.methods.base import Method
 from diffmark.methods.classic import BlindWatermark, InvisibleWatermark
 from diffmark.secret import Bits
 from diffmark.training.measurement import rounded, write_result
-from diffmark.training.photographs import centre_square, split_photographs
+from diffmark.training.photographs import unseen_photographs
 
 STRENGTHS = {  # of each distortion, on the scale of WAVES from 0 to 1
     "rotation": 0.2, "resized_crop": 0.2, "erasing": 0.5, "brightness": 0.5,
@@ -116,9 +116,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    held_out = list(split_photographs(options.pictures, 5).held_out)
-    order = np.random.default_rng(options.seed).permutation(len(held_out))[: options.count]
-    photographs = [Image.fromarray(centre_square(held_out[i], 512)) for i in order]
+    photographs = unseen_photographs(options.pictures, options.count, options.seed)
     unasked = {name for name in ("fast", "align") if not getattr(options, name)}
     ways = [way for way in READERS if not any(f"--{name}" in way for name in unasked)]
     methods: list[Method] = [FamilyCodec(options.codec, way) for way in ways]

@@ -25,7 +25,7 @@ from diffmark.embedding import embed
 from diffmark.evaluation.metrics import psnr
 from diffmark.fitting import delta_at_z0
 from diffmark.training.measurement import rounded, write_result
-from diffmark.training.photographs import centre_square, split_photographs
+from diffmark.training.photographs import unseen_photographs
 from diffmark.training.tiny import open_autoencoder
 from diffmark.vista.training.data import to_tensor, to_uint8
 
@@ -102,9 +102,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    held_out = list(split_photographs(options.pictures, 5).held_out)
-    order = np.random.default_rng(options.seed).permutation(len(held_out))[: options.count]
-    photographs = [Image.fromarray(centre_square(held_out[i], 512)) for i in order]
+    photographs = unseen_photographs(options.pictures, options.count, options.seed)
     secrets = np.random.default_rng(options.seed).integers(2, size=(options.count, 64), dtype=np.uint8)
     found: dict[str, Any] = {}
     for family in options.codecs:

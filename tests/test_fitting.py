@@ -22,6 +22,7 @@ from diffmark.training.spread import start_spread
 from diffmark.vae import decode, encode, upcast
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import random_scene
+from diffmark.vista.training.data import to_uint8
 
 
 def with_fit(codec: Codec, fitted: bool) -> Codec:
@@ -165,10 +166,50 @@ def test_an_autoencoder_that_overflows_is_raised_to_float32_for_the_look():
         vae.float()
 
 
-def test_a_size_that_cannot_hold_the_mark_is_refused_before_any_work(secret):
+@pytest.mark.parametrize(("mode", "asked", "needed"), [("final", 192, 256), ("late", 384, 512)])
+def test_a_size_that_cannot_hold_the_mark_is_refused_before_any_work(secret, mode, asked, needed):
     rig, codec = _build("sd"), Codec.from_pretrained("sd")
     with (
-        diffmark.watermark(rig.pipe, codec, secret),
-        pytest.raises(UnmarkableError, match=r"256x512 pixels are too small.*needs 384x384"),
+        diffmark.watermark(rig.pipe, codec, secret, injection=Injection(mode)),
+        pytest.raises(UnmarkableError, match=rf"{asked}x512 pixels are too small.*needs {needed}x{needed}"),
     ):
-        rig.run(height=256, width=512)
+        rig.run(height=asked, width=512)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Detector, latents of 256 pixels, and what the detector reads in the picture of some."""
+    detector = Detector.from_pretrained("sd")
+    pixels = torch.from_numpy(paint(random_scene(7), 256).astype(np.float32) / 127.5 - 1)
+
+    def right(z, secret):
+        image = Image.fromarray(to_uint8(decode(detector.vae, z))[0])
+        return float(((detector.detect(image).margins > 0) == secret).mean())
+
+    with torch.no_grad():
+        return detector, encode(detector.vae, pixels.permute(2, 0, 1)[None]), torch.no_grad()(right)
+
+
+def test_latents_too_coarse_for_the_patterns_get_a_delta_of_their_own(secret, small):
+    detector, z, right = small
+    stretched, delta = (
+        delta_at_z0(with_fit(detector.codec, fitted), detector.vae, z, secret) for fitted in (False, True)
+    )
+    assert float(delta.std()) == pytest.approx(float(stretched.std()), rel=1e-3)
+    assert right(z + stretched, secret) < 0.8
+    assert right(z + delta, secret) > 0.95
+    assert not delta.requires_grad
+    assert all(parameter.grad is None for parameter in detector.vae.parameters())
+
+
+def test_it_is_found_where_gradients_are_off(secret, small):
+    detector, z, right = small
+    with torch.inference_mode():
+        delta = delta_at_z0(detector.codec, detector.vae, z.clone(), secret)
+    assert right(z + delta, secret) > 0.95
+
+
+def test_an_autoencoder_without_gradients_is_told(secret, small):
+    detector, z, _ = small
+    with pytest.raises(ValueError, match="no gradient"):
+        delta_at_z0(detector.codec, detector.vae, torch.full_like(z, torch.nan), secret)

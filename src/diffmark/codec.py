@@ -225,6 +225,10 @@ class Codec(nn.Module):
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
         """Logits (B, L, 2) of diffusion-scaled latents (B, C, h, w); other sizes are resampled first."""
+        return self.logits(latents)
+
+    def logits(self, latents: Tensor) -> Tensor:
+        """What `decode` tells, with a gradient."""
         if latents.ndim != 4 or latents.shape[1] != self.config.channels:
             raise ValueError(
                 f"this codec reads latents of shape (B, {self.config.channels}, h, w), got {tuple(latents.shape)}"

@@ -16,11 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from diffmark.codec import Codec, stretch
+from diffmark.codec import Codec, rescale, stretch
 from diffmark.secret import SecretLike, as_secrets
 from diffmark.vae import decode, encode
 
 LOOKS = 2  # at weights that were solved for
+CLIMBS = 4  # slopes
+TAMED = 4.0  # what margins are divided by, so that bits are still lifted that would be read already
 MOST = 3.0  # times its strength that a delta is given at larger sizes
 NEVER = 1e6  # a host so high that its bit gets nothing
 
@@ -99,15 +101,48 @@ def delta_at_z0(codec: Codec, vae: Any, z: Tensor, secrets: SecretLike, strength
     bits = as_secrets(secrets, codec.config.length)
     if not codec.config.fitted or strength == 0:
         return codec.delta(bits, size).to(z)
+    bits = bits.repeat(len(z), axis=0) if len(bits) == 1 else bits
+    if size[0] < codec.config.height or size[1] < codec.config.width:
+        parts = [climb(codec, vae, z[i : i + 1], bits[i : i + 1], strength) for i in range(len(z))]
+        return torch.cat(parts).to(z)
 
     def read(delta: Tensor) -> Tensor:
-        pixels = decode(vae, z + strength * spread(delta, size).to(z)).float().clamp(-1, 1)
-        if pixels.shape[-2:] != codec.config.image_size:
-            pixels = F.interpolate(pixels, codec.config.image_size, mode="bicubic", antialias=True)
-        return codec.decode(encode(vae, pixels))
+        return look(codec, vae, z + strength * spread(delta, size).to(z))
 
-    bits = bits.repeat(len(z), axis=0) if len(bits) == 1 else bits
     return spread(codec.delta(bits, weights=fitted_weights(codec, bits, read)), size).to(z)
+
+
+def look(codec: Codec, vae: Any, z: Tensor) -> Tensor:
+    """Logits (B, L, 2) that the detector will find in the picture of z."""
+    pixels = decode(vae, z).float().clamp(-1, 1)
+    if pixels.shape[-2:] != codec.config.image_size:
+        pixels = F.interpolate(pixels, codec.config.image_size, mode="bicubic", antialias=True)
+    return codec.logits(encode(vae, pixels))
+
+
+def climb(codec: Codec, vae: Any, z: Tensor, secrets: SecretLike, strength: float) -> Tensor:
+    """A delta for latents z (B, C, h, w) that are coarser than the native ones and cannot hold their patterns.
+
+    Up the slope of the logarithm of the chance that all bits are read: each slope is taken where the mean of those
+    before it leads, as in the method of Frank and Wolfe. It needs gradients through the autoencoder.
+    """
+    signs = torch.from_numpy(2.0 * as_secrets(secrets, codec.config.length) - 1)
+    deviation = float(codec.delta(secrets).std())
+    delta = torch.zeros_like(z)
+    with torch.inference_mode(False), torch.enable_grad():
+        z = z.clone()
+        for step in range(CLIMBS):
+            there = delta.clone().requires_grad_()
+            logits = look(codec, vae, z + strength * there)
+            margins = (logits[..., 1] - logits[..., 0]) * signs.to(logits)
+            (slope,) = torch.autograd.grad(F.logsigmoid(margins / TAMED).sum(), there)
+            if not slope.isfinite().all() or not slope.any():
+                raise ValueError(
+                    "the autoencoder has no gradient here, which latents this small need: give it float32 weights, "
+                    "or mark the finished image with `diffmark embed`"
+                )
+            delta = rescale(delta + (rescale(slope, deviation) - delta) / (step + 1), deviation)
+    return delta.detach()
 
 
 def spread(delta: Tensor, size: tuple[int, int]) -> Tensor:

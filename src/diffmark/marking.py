@@ -43,7 +43,7 @@ SCHEDULERS = (
 )
 
 
-SMALLEST = 0.75  # of a fitted codec's native height and width
+SMALLEST = 0.5  # of a fitted codec's native height and width
 
 
 class UnmarkableError(ValueError):
@@ -122,7 +122,7 @@ class WatermarkCallback(PipelineCallback):
             raise UnmarkableError(
                 f"{len(self.secrets)} secrets for {batch} images: give one for all, or one an image"
             )
-        _check_size(self.codec.config, size)
+        _check_size(self.codec.config, size, self.injection.mode)
         self._size = size
         self._delta = self._laid_out(pipe, self.codec.delta(self.secrets, size), latents)
         self._owed = torch.zeros_like(self._delta)
@@ -325,17 +325,18 @@ def _check_pipeline(pipe: Any, codec: Codec, injection: Injection) -> None:
         raise UnmarkableError(f"{name} hides what it pastes back: only injection mode 'final' can mark it")
 
 
-def _check_size(config: CodecConfig, size: tuple[int, int]) -> None:
-    """The patterns of a fitted codec are as fine as its latents: much smaller ones cannot hold them."""
-    native = (config.height, config.width)
-    if config.fitted and min(side / own for side, own in zip(size, native, strict=True)) < SMALLEST:
-        least, asked = (
+def _check_size(config: CodecConfig, size: tuple[int, int], mode: str) -> None:
+    """The patterns of a fitted codec are as fine as its latents; what smaller ones need is known at z0 alone."""
+    native, least = (config.height, config.width), SMALLEST if mode == "final" else 1
+    if config.fitted and min(side / own for side, own in zip(size, native, strict=True)) < least:
+        needed, asked = (
             "x".join(str(math.ceil(side * config.pixels_per_latent * share)) for side in sides)
-            for sides, share in ((native, SMALLEST), (size, 1))
+            for sides, share in ((native, least), (size, 1))
         )
         raise UnmarkableError(
-            f"images of {asked} pixels are too small for this codec, which needs {least} (height x width) or "
-            "more: generate larger ones, or mark the finished image with `diffmark embed`"
+            f"images of {asked} pixels are too small for this codec, which needs {needed} (height x width) or "
+            f"more in injection mode {mode!r}: generate larger ones, or mark the finished image with "
+            "`diffmark embed`"
         )
 
 

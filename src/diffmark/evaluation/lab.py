@@ -50,7 +50,7 @@ class Extent:
     compared_attacked: int = 10  # the same for the others
     costly_attacked: int = 5  # and where it takes seconds to read or to mark one
     adversarial: int = 30  # the same for attacks that take half a minute an image
-    compared_adversarial: int = 0  # and for the others: a few would say little
+    compared_adversarial: int = 1  # and for the others
     strengths: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
     victims: int = 50  # images that are forged, or freed of their mark
     keys: tuple[int, ...] = (10, 100, 1000, 10**4, 10**5, 10**6, 10**7, 10**8)

@@ -52,7 +52,7 @@ SIZES = (
     (1080, 1920),
     (2048, 2048),
 )  # height, width
-GENERATED_SIZES = ((384, 384), (512, 512), (768, 512), (1024, 1024))
+GENERATED_SIZES = ((256, 256), (384, 640), (512, 512), (768, 512), (1024, 1024), (2048, 2048))
 ENLARGED = 768  # pixels a side of the photographs that negatives are cut from
 SECRETS = 100  # random ones that each negative is compared with
 SHARP = 10  # one negative of so many is not cut from them

@@ -45,3 +45,10 @@ def centre_square(path: Path, size: int) -> np.ndarray:
     left, top = (image.width - side) // 2, (image.height - side) // 2
     square = image.crop((left, top, left + side, top + side))
     return np.asarray(square.resize((size, size), Image.Resampling.LANCZOS) if side != size else square)
+
+
+def unseen_photographs(folder: str | Path, count: int, seed: int, size: int = 512) -> list[Image.Image]:
+    """Squares of up to `count` photographs that no training of a family opened, in an order that the seed tells."""
+    held_out = split_photographs(folder, 5).held_out
+    order = np.random.default_rng(seed).permutation(len(held_out))[:count]
+    return [Image.fromarray(centre_square(held_out[i], size)) for i in order]

@@ -27,8 +27,6 @@ def robustness(lab: Lab) -> Iterator[Row]:
             () if lab.is_compared(method) else ("everyday",)
         )
         for attack in (attack for attack in lab.attacks.values() if attack.kind in kinds):
-            if not lab.attacked_count(method, attack):
-                continue
             for strength in lab.extent.strengths:
                 yield _row(lab, method, attack, strength, bound)
 
