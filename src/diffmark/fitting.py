@@ -21,8 +21,8 @@ from diffmark.secret import SecretLike, as_secrets
 from diffmark.vae import decode, encode
 
 LOOKS = 2  # at weights that were solved for
-CLIMBS = 4  # slopes
-TAMED = 4.0  # what margins are divided by, so that bits are still lifted that would be read already
+CLIMBS = 4  # slopes that are followed
+TAMED = 10.0  # what margins are divided by in a climb, so that bits that are read already go on rising
 MOST = 3.0  # times its strength that a delta is given at larger sizes
 NEVER = 1e6  # a host so high that its bit gets nothing
 

@@ -47,7 +47,7 @@ def card(config: CodecConfig, found: dict[str, Any], provenance: dict[str, Any])
         _wrapped(
             f"For {MODELS.get(family, family)}. The mark is added to z0, so no denoiser was needed for its "
             "training and one codec serves every model of the latent space. Native size 512 px (64x64 latents); "
-            "other sizes and aspects are stretched. delta has standard deviation "
+            "`docs/families.md` tells of others. delta has standard deviation "
             f"{config.deviation} in diffusion-scaled latents; `diffmark embed` multiplies it by "
             f"{config.embed_strength:g}. {FITTED if config.fitted else ''}"
         ),
