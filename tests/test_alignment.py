@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -63,6 +63,24 @@ def search_in(codec: Codec, patterns: torch.Tensor) -> Search:
     search = Search(codec, whiten(patterns[..., ::2, ::2]), 1.0)
     search.latents = patterns
     return search
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_fitted_marks_are_heard_below_the_noise(fitted):
+    """Scores of the bits that are as loud as each other tell of a fitted mark, at no more energy than noise has."""
+    codec = matched_codec(16)
+    codec.config = replace(codec.config, fitted=fitted)
+    rng = torch.Generator().manual_seed(0)
+    search = Search(codec, torch.randn(1, 4, 16, 16, generator=rng), 1.0)
+    noise, power = torch.ones(1, 64), torch.ones(1)
+    signs = torch.randn(64, generator=rng).sign()
+    even, uneven = (
+        torch.linalg.solve(search._unmixed, scores)
+        for scores in (signs, search._unmixed @ torch.randn(64, generator=rng))
+    )
+    even, uneven = (scores[None] * 8 / scores.norm() for scores in (even, uneven))  # chi-squared of 64
+    assert (search.evidence(even, noise, power).item() > CLEAR) == fitted
+    assert search.evidence(uneven, noise, power).item() < 1
 
 
 def test_offsets_are_all_heard_at_once():

@@ -25,7 +25,8 @@ from diffmark.vae import encode
 
 TURN, SHARE = 10.0, 0.75  # the largest turn in degrees and the smallest share of a side that are searched
 SLACK = 1.5  # latents that a view may lie outside the marked picture
-CLEAR, SURE = 10.0, 15.0  # evidence at which a mark is taken for found, and at which the search ends
+CLEAR, SURE = 24.0, 43.0  # nats of evidence at which a mark is taken for found, and at which the search ends
+LEVEL = 0.1  # the least that fitted scores are taken to differ by, of their mean
 KEPT = 16  # candidates that are refined
 ROUNDS = 5  # of refinement, each with half the steps and half the candidates
 BATCH = 8  # views that are looked up at a time
@@ -131,8 +132,9 @@ class Search:
         rows = torch.outer(self.down, torch.arange(height)) * (2j * math.pi / height)
         columns = torch.outer(torch.arange(width // 2 + 1), self.right) * (2j * math.pi / width)
         self._rows, self._columns = rows.exp(), columns.exp() * self._weights[:, None]
+        self._fitted = codec.config.fitted
         self._listen_with(codec.decoder.filters.weight.detach().float().cpu())
-        self._listen_with(self._decorrelated())
+        self._decorrelate()
         self.plain = self.heard_in(latents).item()
 
     def _listen_with(self, filters: Tensor) -> None:
@@ -142,8 +144,8 @@ class Search:
         self._filters = torch.fft.rfft2(filters.view(shape)) / math.prod(self.size)
         self._energy = torch.fft.rfft2(self.energy.view(shape[1:])) / math.prod(self.size)
 
-    def _decorrelated(self) -> Tensor:
-        """The filters mixed so that what they say to this picture where no mark is does not hang together.
+    def _decorrelate(self) -> None:
+        """Mix the filters so that what they say to this picture where no mark is does not hang together.
 
         Structure in a picture moves many of the codec's own filters at once, which would look like a mark.
         """
@@ -151,7 +153,27 @@ class Search:
         near = torch.zeros(self.size, dtype=torch.bool)
         near[:2, :2] = near[-1:, :2] = near[:2, -1:] = near[-1:, -1:] = True  # where the mark may be
         values, vectors = torch.linalg.eigh(torch.cov(scores[:, ~near]))
-        return (vectors / values.clamp_min(1e-3 * values.mean()).sqrt()).T @ self.filters
+        deviations = values.clamp_min(1e-3 * values.mean()).sqrt()
+        self._unmixed = vectors * deviations  # (L, L): from mixed scores to those of the bits
+        self._listen_with((vectors / deviations).T @ self.filters)
+
+    def evidence(self, scores: Tensor, noise: Tensor, power: Tensor) -> Tensor:
+        """By how many nats scores (V, L, ...) are likelier with a mark than as noise (V, L) times power (V, ...).
+
+        Without one they are normal. With one they are louder; and where delta was fitted to its picture, those
+        of the bits are as loud as each other, which is heard far below the noise.
+        """
+        length = noise.shape[1]
+        total = torch.einsum("vl...,vl->v...", scores.square(), 1 / noise.clamp_min(1e-30))
+        total = total / power.clamp_min(1e-30)
+        if not self._fitted:
+            louder = (total / length).clamp_min(1)
+            return (length / 2) * (louder - 1 - louder.log())
+        loud = torch.einsum("kl,vl...->vk...", self._unmixed, scores).abs()
+        spread = torch.maximum(loud.std(dim=1), LEVEL * loud.mean(dim=1)).clamp_min(1e-30)
+        width = noise.clamp_min(1e-30).log().sum(dim=1) / 2 + torch.linalg.slogdet(self._unmixed)[1]
+        width = width.view(-1, *(1 for _ in power.shape[1:])) + power.clamp_min(1e-30).log() * (length / 2)
+        return total / 2 + width - length * (spread.log() + 0.5 + math.log(2))
 
     def spectra(self, latents: Tensor) -> Tensor:
         """Of the correlations of latents (V, C, h, w) with each filter, (V, L, h, w / 2 + 1)."""
@@ -182,7 +204,7 @@ class Search:
     def heard_in(self, latents: Tensor) -> Tensor:
         """The evidence in latents (V, C, h, w) where they are, (V,)."""
         noise = self.noise(latents, self.spectra(latents))
-        return evidence(latents.flatten(1) @ self.filters.T, noise, self.power(latents))
+        return self.evidence(latents.flatten(1) @ self.filters.T, noise, self.power(latents))
 
     def look_up(self, views: Tensor) -> Tensor:
         """The marked picture's latents (V, C, h, w), nought where the picture does not show it."""
@@ -213,7 +235,7 @@ class Search:
         latents = self.look_up(views)
         spectra = self.spectra(latents)
         noise, power = self.noise(latents, spectra), self.power_at_offsets(latents)
-        found = evidence(self.at_offsets(spectra), noise, power)  # (V, down, right)
+        found = self.evidence(self.at_offsets(spectra), noise, power)  # (V, down, right)
         x = views[:, 3, None] + self.right * self.latent[0]
         y = views[:, 4, None] + self.down * self.latent[1]
         room = 1 - views[:, 1:3] + SLACK * self.latent  # a crop lies inside the marked picture
@@ -237,23 +259,12 @@ class Search:
                     latents.flatten(1) @ self.filters.T,
                     noise.repeat_interleave(len(moves), 0),
                 )
-                heard = evidence(scores, around_noise, self.power(latents))
+                heard = self.evidence(scores, around_noise, self.power(latents))
                 found, where = heard.view(len(views), -1).max(dim=1)
                 views = around[torch.arange(len(views)), where]
             best = found.topk(max(1, len(views) // 2)).indices
             views, noise, steps = views[best], noise[best], steps / 2
         return View(*views[0].tolist()), found.max().item()
-
-
-def evidence(scores: Tensor, noise: Tensor, power: Tensor) -> Tensor:
-    """How far all scores (V, L, ...) together stand out of noise (V, L) times power (V, ...): (V, ...).
-
-    The sum of squares is chi-squared if there is no mark; this is its distance from the mean, in deviations.
-    """
-    total = torch.einsum("vl...,vl->v...", scores.square(), 1 / noise.clamp_min(1e-30)) / power.clamp_min(
-        1e-30
-    )
-    return (total - noise.shape[1]) / math.sqrt(2 * noise.shape[1])
 
 
 def candidates(search: Search) -> Iterator[tuple[Tensor, Tensor]]:

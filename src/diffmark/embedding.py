@@ -51,7 +51,7 @@ def embed(
     def read(delta: Tensor) -> Tensor:
         return codec.decode(encode(vae, (small + difference_of(delta)).clamp(-1, 1)))
 
-    weights = fitted_weights(codec, secrets, read) if codec.config.fitted else None
+    weights = fitted_weights(codec, secrets, codec.decode(z), read) if codec.config.fitted else None
     difference = difference_of(codec.delta(secrets, weights=weights)).cpu()
     height, width = picture.image.height, picture.image.width
     if difference.shape[-2:] != (height, width):

@@ -31,23 +31,26 @@ Read = Callable[[Tensor], Tensor]
 
 
 @torch.no_grad()
-def fitted_weights(codec: Codec, secrets: SecretLike, read: Read) -> Tensor:
-    """Weights (B, L) of the bits, of mean square 1: of all that were looked at, those that promise most."""
+def fitted_weights(codec: Codec, secrets: SecretLike, unmarked: Tensor, read: Read) -> Tensor:
+    """Weights (B, L) of the bits, of mean square 1: of all that were looked at, those that promise most.
+
+    `unmarked` are the logits (B, L, 2) of the pictures as they are.
+    """
     bits = as_secrets(secrets, codec.config.length)
     signs = torch.from_numpy(2.0 * bits - 1)  # in float64, which not every device has
 
-    def margins(delta: Tensor) -> Tensor:
-        logits = read(delta).float().cpu().double()
+    def margins(logits: Tensor) -> Tensor:
+        logits = logits.float().cpu().double()
         return (logits[..., 1] - logits[..., 0]) * signs
 
     weights = torch.ones_like(signs)
     plain = codec.delta(bits)
-    host, found = margins(torch.zeros_like(plain)), margins(plain)
+    host, found = margins(unmarked), margins(read(plain))
     gain = (found - host).mean(dim=1, keepdim=True).clamp_min(1e-6)
     best, most = weights, promise(found)
     for _ in range(LOOKS):
         weights = share_out(found - gain * weights, gain)
-        found = margins(codec.delta(bits, weights=weights.to(plain)))
+        found = margins(read(codec.delta(bits, weights=weights.to(plain))))
         better = promise(found) > most
         best = torch.where(better[:, None], weights, best)
         most = torch.where(better, promise(found), most)
@@ -109,7 +112,8 @@ def delta_at_z0(codec: Codec, vae: Any, z: Tensor, secrets: SecretLike, strength
     def read(delta: Tensor) -> Tensor:
         return look(codec, vae, z + strength * spread(delta, size).to(z))
 
-    return spread(codec.delta(bits, weights=fitted_weights(codec, bits, read)), size).to(z)
+    weights = fitted_weights(codec, bits, look(codec, vae, z), read)
+    return spread(codec.delta(bits, weights=weights), size).to(z)
 
 
 def look(codec: Codec, vae: Any, z: Tensor) -> Tensor:
