@@ -16,14 +16,15 @@ from typer.testing import CliRunner
 from diffmark.cli.train import app
 from diffmark.codec import PIXEL_FILE, Codec, CodecConfig
 from diffmark.detection import Detector
+from diffmark.evaluation.memory import Memory
 from diffmark.fast import PixelDecoder, save_pixel_decoder
 from diffmark.injection import Injection
-from diffmark.payload import PayloadScheme
 from diffmark.provenance import weights_digest
-from diffmark.training import family_measurement
+from diffmark.training import family_measurement, family_negatives, family_pictures
 from diffmark.training.family_card import card as write_card
-from diffmark.training.family_measurement import Reader, compare, measure_family, suggested_strength
-from diffmark.training.family_publication import load_half, publish_family
+from diffmark.training.family_measurement import compare, measure_family, suggested_strength
+from diffmark.training.family_pictures import Accounts
+from diffmark.training.family_publication import load_half, publish_family, training_of
 from diffmark.vista import load_autoencoder
 
 CONFIG = CodecConfig(
@@ -50,16 +51,30 @@ def paths(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def measured(paths):
+def measured(paths, tmp_path_factory):
     torch.manual_seed(0)
     patch = pytest.MonkeyPatch()
-    patch.setattr(family_measurement, "ENLARGED", 96)
+    patch.setattr(family_negatives, "ENLARGED", 96)
     patch.setattr(family_measurement, "SIZES", ((64, 64), (40, 72)))
     patch.setattr(family_measurement, "GENERATED_SIZES", ((64, 64), (96, 64)))
     own = load_autoencoder()
-    found, codec = measure_family(Codec(CONFIG), own, own, paths, marked=2, same_seed=2, negatives=40)
+    codec, memory = Codec(CONFIG), Memory(tmp_path_factory.mktemp("kept"))
+
+    def measure(marked):
+        return measure_family(codec, own, own, paths, marked, same_seed=2, negatives=40, memory=memory)
+
+    found, codec = measure(2)
+    patch.setattr(family_pictures, "embed", refuse)
+    patch.setattr(family_pictures, "delta_at_z0", refuse)
+    assert measure(2)[0] == found  # from what was kept
+    with pytest.raises(AssertionError, match="marked again"):
+        measure(3)
     patch.undo()
     return found, codec, own
+
+
+def refuse(*arguments):
+    raise AssertionError("a picture was marked again")
 
 
 def test_strength_costs_psnr(measured):
@@ -85,26 +100,13 @@ def test_the_least_strength_that_reads_enough_is_suggested(measured):
     assert suggested((0.99, 1), (0.99, 0.9), (0.99, 0.94), (0.99, 0.95)) == 2.0
 
 
-class Echo:
-    """A detector that reads given margins, whatever the picture."""
-
-    codec = Codec(CONFIG)
-
-    def __init__(self, margins):
-        self.rows = iter(margins)
-
-    def logits(self, pixels):
-        margins = next(self.rows)
-        return np.stack([-margins, margins], axis=-1)[None] / 2
-
-
 def test_a_payload_of_another_account_is_not_verified():
-    scheme = PayloadScheme(family_measurement.KEY)
-    margins = [2.0 * scheme.encode(account, nonce=0) - 1 for account in (7, 8)]
-    images = [Image.new("RGB", (64, 64))] * 2
-    for accounts, verified in (((7, 8), 1.0), ((7, 9), 0.5)):
-        found = Reader(Echo(margins), np.array(accounts), scheme).figures(images)
-        assert found["payload_verified"]["rate"] == verified
+    accounts = Accounts(2, 64, np.random.default_rng(0))
+    margins = 2.0 * accounts.secrets - 1
+    assert accounts.verified(margins) == 2
+    assert accounts.verified(margins[:1]) == 1
+    assert accounts.verified(margins[[0, 0]]) == 1
+    assert accounts.verified(-margins) == 0
 
 
 def test_an_untrained_codec_reads_by_chance(measured):
@@ -136,7 +138,7 @@ def test_generated_images_are_attacked_and_of_other_sizes(measured):
     assert found["generated_sizes"]["64x64"]["psnr"] == pytest.approx(native["psnr"], abs=2)
 
 
-def test_more_pictures_than_there_are_are_refused(measured, paths):
+def test_more_pictures_than_there_are_are_refused(measured, paths, tmp_path):
     _, codec, own = measured
     for counts, says in (
         ({"marked": 2, "same_seed": 3}, "3 pictures through the teacher are more than the 2"),
@@ -144,7 +146,7 @@ def test_more_pictures_than_there_are_are_refused(measured, paths):
         ({"marked": 2, "same_seed": 1, "generated": 2}, "2 generated pictures are more than the 1"),
     ):
         with pytest.raises(ValueError, match=says):
-            measure_family(codec, own, own, paths, negatives=40, **counts)
+            measure_family(codec, own, own, paths, negatives=40, memory=Memory(tmp_path), **counts)
 
 
 def test_an_autoencoder_is_its_own_teacher(measured):
@@ -160,7 +162,9 @@ def test_an_autoencoder_is_its_own_teacher(measured):
 def test_published_it_loads_with_its_autoencoder_and_card(measured, tmp_path):
     found, codec, own = measured
     codec.config = replace(codec.config, family="vista")  # whose autoencoder it is
-    publish_family(codec, own, tmp_path / "sd", {**found, "trained_on": 12})
+    record = {"config": {"loop": {"steps": 1600}}, "seconds": 840.2, "threads": 1}
+    publish_family(codec, own, tmp_path / "sd", {**found, "trained_on": 12, "distillation": record})
+    assert training_of(tmp_path / "sd" / "vae") == {"distillation": record}
     detector = Detector.from_pretrained(tmp_path / "sd")
     assert next(detector.vae.parameters()).dtype == torch.float32
     assert detector.vae.config.family == "vista"
@@ -169,6 +173,7 @@ def test_published_it_loads_with_its_autoencoder_and_card(measured, tmp_path):
     assert f"| none | {found['attacks']['none']['bit_accuracy']:.4f} |" in card
     assert "distilled autoencoders" in card
     assert "12 were trained on" in card
+    assert "It took 1,600 steps, 14 minutes of one core" in " ".join(card.split())
     assert "| jpeg 50 | 0." in card
     assert "| 96x64 (" in card
     assert "Of 4 among them" in " ".join(card.split())
@@ -184,8 +189,8 @@ def test_the_command_measures_and_publishes(paths, tmp_path, monkeypatch):
     (tmp_path / "run.toml").write_text('[codec]\ninjection = { mode = "final" }\n')
     load_autoencoder().save_pretrained(tmp_path / "own")
     Codec(replace(CONFIG, family="vista")).save_pretrained(tmp_path / "codec")
+    monkeypatch.setattr(family_negatives, "ENLARGED", 96)
     for name, value in (
-        ("ENLARGED", 96),
         ("SIZES", ()),
         ("GENERATED_SIZES", ((64, 64),)),
         ("STRENGTHS", (1.0,)),

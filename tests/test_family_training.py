@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from diffmark.training.family import (
     read_family_config,
     train_stage,
 )
+from diffmark.training.family_publication import training_of
 from diffmark.training.ground import prepare_ground
 from diffmark.training.hosts import draw_hosts
 from diffmark.training.lessons import make_lessons
@@ -34,6 +36,7 @@ from diffmark.training.tiny import open_autoencoder
 from diffmark.vae import decode, encode
 from diffmark.vista import load_autoencoder
 from diffmark.vista.training.config import LoopConfig
+from diffmark.vista.training.data import to_tensor
 
 SMALL = CodecConfig(
     length=16,
@@ -231,15 +234,27 @@ def test_the_student_comes_nearer_to_the_teacher(teacher, photographs, tmp_path)
     config = DistillationConfig(
         loop, channels=4, crop=64, block_out_channels=(4, 4, 16, 16), layers_per_block=1
     )
-    photos = make_lessons(teacher, photographs, 5, tmp_path / "cache")
     student = distil(config, teacher, photographs, tmp_path / "run", tmp_path / "cache")
     lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
-    import json
-
     first, last = (json.loads(line)["latent_error"] for line in (lines[0], lines[-1]))
     assert last < first
     assert student.config.latent_channels == 4
-    assert photos.latents.shape == (12, 4, 32, 32)
+    record = training_of(tmp_path / "run" / "model")["distillation"]
+    assert record["seconds"] > 0
+    assert record["config"]["loop"]["steps"] == 12
+
+
+def test_half_of_the_lessons_are_pictures_that_the_teacher_made(teacher, photographs, tmp_path):
+    photos, mixed = (
+        make_lessons(teacher, photographs, 5, tmp_path, generated=generated) for generated in (False, True)
+    )
+    assert photos.latents.shape == mixed.latents.shape == (12, 4, 32, 32)
+    same = (photos.pictures == mixed.pictures).all(axis=(1, 2, 3))
+    assert same[[0, 4, 8]].all()
+    assert not same[[2, 3, 6, 7, 10, 11]].any()
+    with torch.no_grad():
+        z = encode(teacher, to_tensor(mixed.pictures[3:4]))
+    np.testing.assert_allclose(mixed.latents[3], z[0].numpy(), atol=0.01)
 
 
 def test_crops_go_through_the_teacher_and_the_others(teacher, photographs, tmp_path, monkeypatch):

@@ -221,12 +221,17 @@ def measure_family(
     publish: Annotated[
         Path | None, typer.Option(help="Write codec and autoencoder here, in half precision.")
     ] = None,
+    cache: Annotated[
+        Path,
+        typer.Option(help="Folder for pictures and readings: a measurement that was stopped goes on there."),
+    ] = Path("runs/cache/family"),
     seed: Annotated[int, typer.Option(min=0, help="Of secrets and attacks.")] = 0,
 ) -> None:
     """Measure a family's codec on held-out photographs, calibrate it, and publish it."""
+    from diffmark.evaluation.memory import Memory
     from diffmark.training.family import read_family_config
     from diffmark.training.family_measurement import measure_family as run
-    from diffmark.training.family_publication import load_half, publish_family
+    from diffmark.training.family_publication import load_half, publish_family, training_of
     from diffmark.training.measurement import write_result
     from diffmark.training.photographs import split_photographs
     from diffmark.training.tiny import open_autoencoder
@@ -236,9 +241,18 @@ def measure_family(
     split = split_photographs(pictures, settings.every)
     teacher = open_autoencoder(vae) if vae else None
     found, calibrated = run(
-        loaded, autoencoder, teacher, split.held_out, marked, same_seed, negatives, seed, generated
+        loaded,
+        autoencoder,
+        teacher,
+        split.held_out,
+        marked,
+        same_seed,
+        negatives,
+        Memory(cache),
+        seed,
+        generated,
     )
-    found["trained_on"] = len(split.train)
+    found |= {"trained_on": len(split.train), **training_of(own)}
     write_result(out, found, settings, seed)
     if publish:
         publish_family(calibrated, autoencoder, publish, found)

@@ -21,7 +21,7 @@ from torch import Tensor
 from diffmark.attacks import ATTACKS, Attack
 from diffmark.backbones import Backbone, find_backbone, scene_classifier
 from diffmark.evaluation.batches import batches
-from diffmark.evaluation.memory import Arrays, Memory, Recipe
+from diffmark.evaluation.memory import Arrays, Memory, Recipe, picture_digest
 from diffmark.evaluation.meter import Meter
 from diffmark.evaluation.sources import crop, find_photographs, scene
 from diffmark.evaluation.studio import Studio, unseen_orders
@@ -221,7 +221,7 @@ class Lab:
     def _states(self, method: Method, images: Sequence[Image.Image]) -> Tensor:
         """What a method reads from, found once for all methods that read from the same, (N, ...)."""
         shared = method.state_recipe()
-        recipes = [shared | {"picture": _picture_digest(image)} for image in images]
+        recipes = [shared | {"picture": picture_digest(image)} for image in images]
         missing = [i for i, recipe in enumerate(recipes) if not self.memory.has(recipe, "npz")]
         for batch in batches(missing):
             for i, state in zip(batch, method.state([images[i] for i in batch]), strict=True):
@@ -250,12 +250,6 @@ class Lab:
 
     # --- readings, kept --------------------------------------------------------------------------------------
 
-    def remember(self, recipe: Recipe, make: Callable[[], Arrays]) -> Arrays:
-        """What `make` gives; made once for a recipe."""
-        if not self.memory.has(recipe, "npz"):
-            self.memory.keep_arrays(recipe, make())
-        return self.memory.arrays(recipe)
-
     def reading(
         self,
         method: Method,
@@ -281,7 +275,7 @@ class Lab:
         if attack is not None:
             recipe |= {"attack": attack.name, "value": attack.value(strength), "by": _weights(attack)}
         recipe |= {"sampling": [place.sampling.steps, place.sampling.guidance], "reader": method.reader()}
-        kept = self.remember(recipe, make)
+        kept = self.memory.remember(recipe, make)
         psnr = float(kept["psnr"])
         return Reading(kept["margins"], kept["scores"], secrets), psnr if np.isfinite(psnr) else None
 
@@ -294,10 +288,6 @@ def mean_psnr(images: Sequence[Image.Image], others: Sequence[Image.Image]) -> N
         return np.array(np.nan)
     changed = [(a, b) for a, b in zip(images, others, strict=True) if a is not b]
     return np.array(np.mean([psnr(a, b) for a, b in changed]) if changed else np.nan)
-
-
-def _picture_digest(image: Image.Image) -> str:
-    return hashlib.sha256(f"{image.mode} {image.size} ".encode() + image.tobytes()).hexdigest()
 
 
 def orders_digest(orders: Sequence[Order]) -> str:

@@ -44,6 +44,18 @@ class Memory:
 
         self._write(recipe, "npz", write)
 
+    def remember_image(self, recipe: Recipe, make: Callable[[], Image.Image]) -> Image.Image:
+        """What `make` gives; made once for a recipe."""
+        if not self.has(recipe, "png"):
+            self.keep_image(recipe, make())
+        return self.image(recipe)
+
+    def remember(self, recipe: Recipe, make: Callable[[], Arrays]) -> Arrays:
+        """What `make` gives; made once for a recipe."""
+        if not self.has(recipe, "npz"):
+            self.keep_arrays(recipe, make())
+        return self.arrays(recipe)
+
     def _path(self, recipe: Recipe, suffix: str) -> Path:
         digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:32]
         return self.folder / digest[:2] / f"{digest}.{suffix}"
@@ -54,3 +66,8 @@ class Memory:
         partial = path.with_suffix(f".{os.getpid()}")  # complete before it has its name
         write(partial)
         os.replace(partial, path)
+
+
+def picture_digest(image: Image.Image) -> str:
+    """A hash of a picture's pixels, for recipes."""
+    return hashlib.sha256(f"{image.mode} {image.size} ".encode() + image.tobytes()).hexdigest()

@@ -90,7 +90,7 @@ def _chunk(lab: Lab, method: Method, source: str, attacked: bool, first: int, co
     else:
         sampling = _studio(lab, source).sampling
         recipe["sampling"] = [sampling.steps, sampling.guidance]
-    kept = lab.remember(recipe, make)
+    kept = lab.memory.remember(recipe, make)
     return Reading(kept["margins"], kept["scores"], secrets)
 
 

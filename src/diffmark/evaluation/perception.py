@@ -44,7 +44,7 @@ def quality(lab: Lab, method: Method, orders: Sequence[Order]) -> Row:
         )
         return {name: np.array(value) for name, value in figures.items()}
 
-    kept = lab.remember(recipe, make)
+    kept = lab.memory.remember(recipe, make)
     row: Row = {name: float(value) for name, value in kept.items()}
     return row | {"distance_network": lab.backbone.name, "frechet_network": lab.scene_features.name}
 

@@ -41,10 +41,7 @@ def crop(paths: Sequence[Path], index: int, side: int = 256) -> Image.Image:
 
 def scene(memory: Memory, index: int) -> Image.Image:
     """The index-th unseen picture of the painter, painted once."""
-    recipe = {"scene": index, "painter": PAINTER}
-    if not memory.has(recipe, "png"):
-        memory.keep_image(recipe, next(painted_scenes(1, index)))
-    return memory.image(recipe)
+    return memory.remember_image({"scene": index, "painter": PAINTER}, lambda: next(painted_scenes(1, index)))
 
 
 def _pictures(folder: Path) -> list[Path]:

@@ -1,12 +1,14 @@
 """A small autoencoder for another model's latent space: the embedded family's patch architecture, distilled.
 
-The teacher encodes crops of photographs once. The student's encoder learns those latents, and its decoder to make
-the photograph of them; it carries no weights of the teacher and needs it no more afterwards.
+The teacher encodes crops of photographs, and of pictures it made itself, once. The student's encoder learns those
+latents, and its decoder to make the picture of them; it carries no weights of the teacher and needs it no more
+afterwards.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffmark.provenance import command_line, provenance
+from diffmark.training.family_publication import TRAINING_FILE
 from diffmark.training.lessons import Lessons, make_lessons
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.training.autoencoder import gradient_loss
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import to_tensor
-from diffmark.vista.training.loop import Chance, train
+from diffmark.vista.training.loop import Chance, seconds_of, train
 
 
 @dataclass(frozen=True)
@@ -96,8 +100,12 @@ def distil(
     stop_after: int | None = None,
 ) -> PatchAutoencoder:
     """Train in `folder`, from its last state if it has one; the model is in `folder/model`."""
-    job = DistillationJob(config, make_lessons(teacher, photographs, config.every, cache), start)
+    lessons = make_lessons(teacher, photographs, config.every, cache, generated=True)
+    job = DistillationJob(config, lessons, start)
     job.model.load_state_dict(train(job, config.loop, folder, stop_after))
     model = job.model.eval()
     model.save_pretrained(folder / "model")
+    took = {"seconds": seconds_of(folder), "threads": torch.get_num_threads()}
+    made_by = provenance(command_line(), asdict(config)) | took
+    (folder / "model" / TRAINING_FILE).write_text(json.dumps(made_by, indent=2) + "\n")
     return model

@@ -12,6 +12,7 @@ much in pixels, the encoder then learns the ones that are read best.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -264,7 +265,7 @@ def train_stage(
     stage: StageConfig = getattr(config, name)
     accelerator = accelerator or make_accelerator("fp32", cpu=True)
     torch.manual_seed(config.seed)
-    trained = Codec(config.codec)
+    trained, start = Codec(config.codec), time.monotonic()
     if codec is None and config.codec.matched_filter:
         hosts = draw_hosts(ground.latents[config.validation :], Chance(config.seed, 2**30), MATCHED)
         start_matched(trained, hosts, ground.channel, stage.psnr_end)
@@ -293,6 +294,8 @@ def train_stage(
             "step": step,
             "validated": round(validated, 4),
             "psnr_asked": stage.psnr_end,
+            "seconds": round(time.monotonic() - start),
+            "threads": torch.get_num_threads(),
         }
         finished(trained, ground, stage.psnr_end, made).save_pretrained(Path(folder) / "best")
 

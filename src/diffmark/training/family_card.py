@@ -51,7 +51,7 @@ def card(config: CodecConfig, found: dict[str, Any], provenance: dict[str, Any])
             f"{config.deviation} in diffusion-scaled latents; `diffmark embed` multiplies it by "
             f"{config.embed_strength:g}. {FITTED if config.fitted else ''}"
         ),
-        _training(family, found.get("trained_on"), provenance),
+        _training(family, found, provenance),
         "## Figures\n",
         _wrapped(
             f"All are in `results/family_{family}.json`, with the command that made them. Weights as shipped "
@@ -81,8 +81,8 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 116) + "\n"
 
 
-def _training(family: str, count: int | None, provenance: dict[str, Any]) -> str:
-    stage, step = provenance.get("stage"), provenance.get("step")
+def _training(family: str, found: dict[str, Any], provenance: dict[str, Any]) -> str:
+    count, stage, step = found.get("trained_on"), provenance.get("stage"), provenance.get("step")
     rest = "--stage channel" if stage == "channel" else "--own SMALL"
     commands = "\n".join(
         (
@@ -93,10 +93,19 @@ def _training(family: str, count: int | None, provenance: dict[str, Any]) -> str
     trained = f"{count} were trained on, " if count else ""
     data = _wrapped(
         f"Data: ImageNet samples and images of Stable Diffusion 1.4, 512 px; {trained}every fifth of "
-        f"each folder was held out. {_reached(stage, step)} `vae/` is our small autoencoder, distilled from the "
-        "tiny one; it holds no weights of it."
+        f"each folder was held out. {_reached(stage, step)}{_took(provenance)} `vae/` is our small autoencoder, "
+        f"distilled from the tiny one; it holds no weights of it.{_took(found.get('distillation', {}))}"
     )
     return f"## Training\n\n```\n{commands}\n```\n\n{data}"
+
+
+def _took(record: dict[str, Any]) -> str:
+    if "seconds" not in record:
+        return ""
+    steps = record.get("config", {}).get("loop", {}).get("steps")
+    cores = "one core" if record["threads"] == 1 else f"{record['threads']} cores"
+    took = f"{record['seconds'] / 60:.0f} minutes of {cores} once the photographs were encoded"
+    return f" It took {f'{steps:,} steps, ' if steps else ''}{took}."
 
 
 def _reached(stage: str | None, step: int | None) -> str:

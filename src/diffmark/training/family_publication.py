@@ -15,6 +15,8 @@ from diffmark.fast import belongs
 from diffmark.training.family_card import card
 from diffmark.vae import load_vae
 
+TRAINING_FILE = "training.json"  # beside an autoencoder: what made it, and how long its training took
+
 
 def load_half(source: str | Path, own: str | Path, deviation: float | None = None) -> tuple[Codec, nn.Module]:
     """Codec and autoencoder with the weights that half-precision files hold; arithmetic stays in float32."""
@@ -26,6 +28,12 @@ def load_half(source: str | Path, own: str | Path, deviation: float | None = Non
     other = Codec(replace(codec.config, deviation=deviation), codec.calibration, codec.provenance)
     other.load_state_dict(codec.state_dict())
     return other.eval(), autoencoder.eval()
+
+
+def training_of(own: str | Path) -> dict[str, Any]:
+    """What an autoencoder's folder says of its training, as `{"distillation": ...}`, or nothing."""
+    file = Path(own) / TRAINING_FILE
+    return {"distillation": json.loads(file.read_text())} if file.is_file() else {}
 
 
 def publish_family(codec: Codec, autoencoder: nn.Module, folder: str | Path, found: dict[str, Any]) -> Path:
@@ -41,6 +49,8 @@ def publish_family(codec: Codec, autoencoder: nn.Module, folder: str | Path, fou
         pixel.unlink()
     writer: Any = autoencoder
     writer.save_pretrained(folder / "vae")
+    if "distillation" in found:
+        (folder / "vae" / TRAINING_FILE).write_text(json.dumps(found["distillation"], indent=2) + "\n")
     described = folder / "vae" / "config.json"
     settings = json.loads(described.read_text())
     settings.pop("_name_or_path", None)  # where it lay on the machine that trained it

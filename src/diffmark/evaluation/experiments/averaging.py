@@ -81,7 +81,9 @@ def _difference(
     recipe |= {"orders": [(order.seed, order.secret[: method.bits].tolist()) for order in seen]}
     recipe |= {"others": [order.seed for order in others]}
     recipe |= {"sampling": [lab.studio.sampling.steps, lab.studio.sampling.guidance]}
-    kept = lab.remember(recipe, lambda: {"sum": total(lab.marked(method, seen)) - total(lab.plain(others))})
+    kept = lab.memory.remember(
+        recipe, lambda: {"sum": total(lab.marked(method, seen)) - total(lab.plain(others))}
+    )
     return kept["sum"]
 
 

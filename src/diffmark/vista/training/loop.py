@@ -116,6 +116,11 @@ def _log(path: Path, line: dict[str, float]) -> None:
         file.write(json.dumps(line) + "\n")
 
 
+def seconds_of(folder: Path) -> float:
+    """How long a run's steps took, in all its sessions."""
+    return round(float(torch.load(folder / STATE, weights_only=True)["seconds"]), 1)
+
+
 def _save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor],
           step: int, seconds: float) -> None:  # fmt: skip
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "average": average,
