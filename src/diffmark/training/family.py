@@ -39,7 +39,7 @@ from diffmark.training.spread import start_matched, start_spread
 
 STAGES = ("channel", "round_trip")
 RIM = 2  # latents at the rim of a crop that are not laid back: the autoencoder missed their neighbours
-VALIDATED = 64  # hosts
+VALIDATED, THROUGH = 64, 16  # hosts that a codec is validated on, and of these where all go through pixels
 SECRETS = 64  # drawn to find delta's mean deviation
 MATCHED = 256  # hosts that a codec with matched filters is started on
 
@@ -220,17 +220,24 @@ def _round_trip(
 
 
 @torch.no_grad()
-def validate(codec: Codec, config: FamilyConfig, ground: Ground, psnr: float) -> float:
-    """Bit accuracy through the channel at one strength, on hosts that are not trained on."""
+def validate(codec: Codec, config: FamilyConfig, stage: StageConfig, ground: Ground) -> float:
+    """Bit accuracy at the stage's last strength, on hosts that are not trained on.
+
+    Through the channel, or for a stage of round trips through each autoencoder in turn, whole and unattacked.
+    """
     training = codec.training
     codec.eval()
     right = []
-    for number in range(VALIDATED // 16):
+    whole = replace(stage, crop=codec.config.height, attacks={})
+    for number in range(THROUGH // 4 if stage.crops else VALIDATED // 4):
         chance = Chance(config.seed, 2**31, number)
-        part = draw_hosts(ground.latents[: config.validation], chance, 16, roll=False)
+        part = draw_hosts(ground.latents[: config.validation], chance, 4, roll=False)
         secrets = chance.secrets(len(part), codec.config.length)
-        delta = delta_of(codec, secrets, ground.channel, psnr)
-        logits = codec.decoder(part + ground.channel.received(delta, chance))
+        delta = delta_of(codec, secrets, ground.channel, stage.psnr_end)
+        seen = part + ground.channel.received(delta, chance)
+        if stage.crops:
+            seen, _, _ = _round_trip(part, delta, seen, whole, ground, number, chance)
+        logits = codec.decoder(seen)
         right.append((logits.argmax(dim=-1) == secrets).float().mean(dim=1))
     codec.train(training)
     return float(torch.cat(right).mean())
@@ -300,7 +307,7 @@ def train_stage(
         finished(trained, ground, stage.psnr_end, made).save_pretrained(Path(folder) / "best")
 
     if not first:
-        best = validate(trained, config, ground, stage.psnr_end)
+        best = validate(trained, config, stage, ground)
         keep_best(0, best)
     run.start_log(first)
     last = stage.steps if stop_after is None else min(stage.steps, first + stop_after)
@@ -318,7 +325,7 @@ def train_stage(
         if done % config.log_every == 0 or done == last:
             line = meter.means()
             if done % config.save_every == 0 or done == last:
-                line["validated"] = validate(trained, config, ground, stage.psnr_end)
+                line["validated"] = validate(trained, config, stage, ground)
                 if line["validated"] > best:
                     best = line["validated"]
                     keep_best(done, best)
