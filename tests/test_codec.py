@@ -9,16 +9,8 @@ from conftest import tiny_codec
 from safetensors.torch import load_file, save_file
 
 from diffmark.calibration import Calibration, evidence
-from diffmark.codec import (
-    Codec,
-    CodecConfig,
-    CodecError,
-    DeltaEncoder,
-    SecretDecoder,
-    bundled_codecs,
-    stretch,
-    whiten,
-)
+from diffmark.codec import Codec, CodecConfig, DeltaEncoder, SecretDecoder, stretch, whiten
+from diffmark.codec_files import CodecError, bundled_codecs
 from diffmark.injection import Injection
 from diffmark.secret import random_secrets
 

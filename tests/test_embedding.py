@@ -12,7 +12,8 @@ from PIL import Image, ImageCms
 from PIL.PngImagePlugin import PngInfo
 
 from diffmark import cli
-from diffmark.codec import Codec, find_codec
+from diffmark.codec import Codec
+from diffmark.codec_files import find_codec
 from diffmark.embedding import embed, suited_strength
 from diffmark.images import read_image
 from diffmark.secret import random_secrets

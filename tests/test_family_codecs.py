@@ -14,7 +14,7 @@ from PIL import Image
 
 import diffmark
 from diffmark import cli
-from diffmark.codec import bundled_codecs, find_codec
+from diffmark.codec_files import bundled_codecs, find_codec
 from diffmark.detection import Detector
 from diffmark.embedding import embed
 from diffmark.evaluation.metrics import psnr

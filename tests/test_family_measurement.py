@@ -14,7 +14,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from diffmark.cli.train import app
-from diffmark.codec import PIXEL_FILE, Codec, CodecConfig
+from diffmark.codec import Codec, CodecConfig
+from diffmark.codec_files import PIXEL_FILE
 from diffmark.detection import Detector
 from diffmark.evaluation.memory import Memory
 from diffmark.fast import PixelDecoder, save_pixel_decoder

@@ -10,7 +10,8 @@ from conftest import tiny_codec
 from PIL import Image
 
 from diffmark import cli
-from diffmark.codec import Codec, CodecConfig, CodecError, whiten
+from diffmark.codec import Codec, CodecConfig, whiten
+from diffmark.codec_files import CodecError
 from diffmark.detection import Detector
 from diffmark.fast import OnnxPixelDecoder, PixelDecoder, export_onnx, load_pixel_decoder, save_pixel_decoder
 from diffmark.injection import Injection

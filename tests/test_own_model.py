@@ -11,7 +11,8 @@ from PIL import Image
 
 from diffmark import cli
 from diffmark.calibration import Calibration
-from diffmark.codec import Codec, find_codec
+from diffmark.codec import Codec
+from diffmark.codec_files import find_codec
 from diffmark.detection import Detector
 from diffmark.fast import PixelDecoder, load_pixel_decoder, save_pixel_decoder
 from diffmark.injection import Injection

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from diffmark import vae
-from diffmark.codec import Codec, find_codec
+from diffmark.codec import Codec
+from diffmark.codec_files import find_codec
 from diffmark.detection import Detector
 from diffmark.secret import random_secrets
 from diffmark.vista import load_autoencoder

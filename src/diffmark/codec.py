@@ -9,12 +9,9 @@ read like any other, and the detector need not know the original size.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +20,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from diffmark.calibration import Calibration
+from diffmark.codec_files import (
+    CONFIG_FILE,
+    CodecError,
+    check_weights,
+    find_codec,
+    read_config,
+    read_weights,
+    write_codec,
+)
 from diffmark.injection import Injection
 from diffmark.secret import SecretLike, as_secrets
 
-FORMAT, VERSION = "diffmark-codec", 1
 LARGEST = 65536  # bound on every size in a config, so that a damaged file cannot ask for all memory
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "codec.safetensors"
-PIXEL_FILE = "pixel.safetensors"  # of the pixel decoder, where there is one (diffmark.fast)
-
-
-class CodecError(ValueError):
-    """A codec that cannot be loaded; the message names the file and what is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -243,44 +241,27 @@ class Codec(nn.Module):
         finally:
             self.decoder.train(training)
 
-    # --- storage: safetensors and JSON, nothing is ever unpickled ------------------------------------------
+    # --- storage -------------------------------------------------------------------------------------------
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype | None = None) -> Path:
         """Write config.json and codec.safetensors into `folder`, the weights in `dtype` if given."""
-        from safetensors.torch import save_file
-
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         state = {
             name: value.to(dtype) if dtype and value.is_floating_point() else value
             for name, value in self.state_dict().items()
         }
-        weights = folder / WEIGHTS_FILE
-        save_file({name: value.contiguous() for name, value in state.items()}, weights)
-        document = {
-            "format": FORMAT,
-            "version": VERSION,
+        described = {
             "config": self.config.to_dict(),
             "calibration": self.calibration.to_dict() if self.calibration else None,
             "provenance": self.provenance,
-            "sha256": {WEIGHTS_FILE: _sha256(weights)},
         }
-        (folder / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n")
-        return folder
+        return write_codec(Path(folder), described, state)
 
     @classmethod
     def from_pretrained(cls, source: str | Path) -> Codec:
         """Load from a folder, a bundled name (`bundled_codecs()`) or a Hugging Face hub id (`owner/name`)."""
         folder = find_codec(source)
         document = read_config(folder)
-        weights = folder / WEIGHTS_FILE
-        if not weights.is_file():
-            raise CodecError(f"{weights} is missing: a codec is {CONFIG_FILE} and {WEIGHTS_FILE} together")
-        expected = (document.get("sha256") or {}).get(WEIGHTS_FILE)
-        if expected != _sha256(weights):
-            raise CodecError(
-                f"{weights} does not have the sha256 that {CONFIG_FILE} states: truncated or altered"
-            )
+        check_weights(folder, document)
         try:
             calibration = document.get("calibration")
             codec = cls(
@@ -290,28 +271,8 @@ class Codec(nn.Module):
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CodecError(f"{folder / CONFIG_FILE} does not describe a codec: {error}") from error
-        codec._load_weights(weights)
+        codec.load_state_dict(read_weights(folder, codec.state_dict()))
         return codec.eval()
-
-    def _load_weights(self, weights: Path) -> None:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            state = load_file(weights)
-        except SafetensorError as error:
-            raise CodecError(f"{weights} is not a safetensors file: {error}") from error
-        own = self.state_dict()
-        if own.keys() != state.keys():
-            odd = sorted(own.keys() ^ state.keys())
-            raise CodecError(f"{weights} holds other tensors than a codec's, for example {odd[0]!r}")
-        for name, value in own.items():
-            if value.shape != state[name].shape:
-                raise CodecError(
-                    f"{weights}: {name} has shape {tuple(state[name].shape)}, "
-                    f"but {CONFIG_FILE} asks for {tuple(value.shape)}"
-                )
-        self.load_state_dict({name: value.to(own[name].dtype) for name, value in state.items()})
 
 
 def stretch(delta: Tensor, size: tuple[int, int]) -> Tensor:
@@ -341,72 +302,3 @@ def whiten(latents: Tensor, floor: float = 0.03) -> Tensor:
 def local_mean(values: Tensor, side: int) -> Tensor:
     """The mean of (B, C, h, w) over side x side around each place; edges are mirrored."""
     return F.avg_pool2d(F.pad(values, (side // 2,) * 4, mode="reflect"), side, stride=1)
-
-
-def bundled_codecs() -> list[str]:
-    """Names that `Codec.from_pretrained` finds inside the package."""
-    root = _bundle()
-    return (
-        sorted(path.name for path in root.iterdir() if (path / CONFIG_FILE).is_file())
-        if root.is_dir()
-        else []
-    )
-
-
-def find_codec(source: str | Path) -> Path:
-    """The local folder of a codec: as given, bundled with the package, or fetched from the hub."""
-    folder = Path(source)
-    if folder.is_dir():
-        return folder
-    if folder.exists():
-        raise CodecError(f"{folder} is a file; a codec is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}")
-    name = str(source)
-    if name in bundled_codecs():
-        return _bundle() / name
-    if name.count("/") == 1 and not name.startswith((".", "/")):
-        return _fetch(name)
-    known = ", ".join(bundled_codecs()) or "none"
-    raise CodecError(
-        f"no codec at {name!r}: it is no folder, no hub id (owner/name), and not bundled ({known})"
-    )
-
-
-def _fetch(repository: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        files = [CONFIG_FILE, WEIGHTS_FILE, PIXEL_FILE, "vae/*.json", "vae/*.safetensors"]
-        return Path(snapshot_download(repository, allow_patterns=files))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise CodecError(
-            f"no local folder {repository!r}, and the hub did not give a codec of that id: {error}"
-        ) from error
-
-
-def _bundle() -> Path:
-    return Path(str(resources.files("diffmark"))) / "codecs"
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The JSON document of a codec's folder, checked to be one."""
-    path = folder / CONFIG_FILE
-    if not path.is_file():
-        raise CodecError(f"{path} is missing: a codec is {CONFIG_FILE} and {WEIGHTS_FILE} together")
-    try:
-        document = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CodecError(f"{path} is not JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise CodecError(f"{path} is not a codec's: it does not say format {FORMAT!r}")
-    if document.get("version") != VERSION:
-        raise CodecError(f"{path} has version {document.get('version')!r}, this DiffMark reads {VERSION}")
-    return document
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

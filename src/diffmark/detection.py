@@ -24,7 +24,8 @@ from torch import nn
 from diffmark import statistics
 from diffmark.alignment import CLEAR, Aligner, View
 from diffmark.calibration import evidence
-from diffmark.codec import Codec, find_codec, read_config
+from diffmark.codec import Codec
+from diffmark.codec_files import find_codec, read_config
 from diffmark.fast import PixelDecoder, load_pixel_decoder
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
 from diffmark.payload import Payload, PayloadScheme

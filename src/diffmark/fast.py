@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffmark.codec import PIXEL_FILE, Codec, CodecConfig, CodecError, SecretDecoder, find_codec
+from diffmark.codec import Codec, CodecConfig, SecretDecoder
+from diffmark.codec_files import PIXEL_FILE, CodecError, find_codec
 from diffmark.provenance import weights_digest
 
 SHRINK = 2  # an image is read at the codec's native size over this

@@ -40,7 +40,8 @@ def calibrate(
     import torch
 
     from diffmark.cli.detect import expand
-    from diffmark.codec import PIXEL_FILE, Codec, find_codec
+    from diffmark.codec import Codec
+    from diffmark.codec_files import PIXEL_FILE, find_codec
     from diffmark.own_model import calibrate as measure
     from diffmark.pipelines import find_device
     from diffmark.progress import track

@@ -23,7 +23,7 @@ def info(
 
 
 def describe_installation() -> dict[str, Any]:
-    from diffmark.codec import bundled_codecs
+    from diffmark.codec_files import bundled_codecs
     from diffmark.pipelines import find_device
     from diffmark.provenance import versions
 

@@ -155,12 +155,14 @@ def _generated(found: dict[str, Any]) -> str:
     rows = {**(attacked[0] if attacked else {}), **found.get("generated_sizes", {})}
     if not rows:
         return ""
-    count = next(iter(rows.values()))["read_by_own"]["payload_verified"]["of"]
     lines = [
-        f"Same seed at strength 1, after attacks and at other sizes (height x width), {count} images each:\n",
-        "| | read with the tiny encoder | payload | read with ours | payload |",
-        "| --- | --- | --- | --- | --- |",
-        *(f"| {_label(name, row)} | {_both(row)} |" for name, row in rows.items()),
+        "Same seed at strength 1, after attacks and at other sizes (height x width):\n",
+        "| | read with the tiny encoder | payload | read with ours | payload | images |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *(
+            f"| {_label(name, row)} | {_both(row)} | {row['read_by_own']['payload_verified']['of']} |"
+            for name, row in rows.items()
+        ),
     ]
     return "\n".join(lines) + "\n"
 

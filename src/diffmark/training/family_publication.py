@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from diffmark.codec import PIXEL_FILE, Codec
+from diffmark.codec import Codec
+from diffmark.codec_files import PIXEL_FILE
 from diffmark.fast import belongs
 from diffmark.training.family_card import card
 from diffmark.vae import load_vae
