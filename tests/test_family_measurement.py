@@ -60,9 +60,10 @@ def measured(paths, tmp_path_factory):
     patch.setattr(family_measurement, "GENERATED_SIZES", ((64, 64), (96, 64)))
     own = load_autoencoder()
     codec, memory = Codec(CONFIG), Memory(tmp_path_factory.mktemp("kept"))
+    pixel = PixelDecoder(codec)
 
     def measure(marked):
-        return measure_family(codec, own, own, paths, marked, same_seed=2, negatives=40, memory=memory)
+        return measure_family(codec, own, own, paths, marked, 2, 40, memory, pixel_decoder=pixel)
 
     found, codec = measure(2)
     patch.setattr(family_pictures, "embed", refuse)
@@ -212,6 +213,9 @@ def test_the_command_measures_and_publishes(paths, tmp_path, monkeypatch):
 
 def test_publishing_leaves_no_pixel_decoder_of_another_codec(measured, tmp_path):
     found, codec, own = measured
+    assert set(found["fast"]) == set(family_measurement.FAST_ATTACKS)
+    assert found["fast"]["none"] != found["attacks"]["none"]
+    assert "read with the pixel decoder" in write_card(codec.config, found, {})
     for decoder, stays in ((codec, True), (Codec(CONFIG), False)):
         save_pixel_decoder(PixelDecoder(decoder), tmp_path)
         publish_family(codec, own, tmp_path, found)

@@ -228,7 +228,9 @@ def measure_family(
     seed: Annotated[int, typer.Option(min=0, help="Of secrets and attacks.")] = 0,
 ) -> None:
     """Measure a family's codec on held-out photographs, calibrate it, and publish it."""
+    from diffmark.codec_files import PIXEL_FILE, find_codec
     from diffmark.evaluation.memory import Memory
+    from diffmark.fast import load_pixel_decoder
     from diffmark.training.family import read_family_config
     from diffmark.training.family_measurement import measure_family as run
     from diffmark.training.family_publication import load_half, publish_family, training_of
@@ -251,6 +253,7 @@ def measure_family(
         Memory(cache),
         seed,
         generated,
+        load_pixel_decoder(codec) if (find_codec(codec) / PIXEL_FILE).is_file() else None,
     )
     found |= {"trained_on": len(split.train), **training_of(own)}
     write_result(out, found, settings, seed)

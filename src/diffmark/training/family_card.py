@@ -65,6 +65,7 @@ def card(config: CodecConfig, found: dict[str, Any], provenance: dict[str, Any])
             f"After an attack on images embedded at strength {strength:g}, read with our autoencoder:",
             found["attacks"],
         ),
+        _fast(found, strength),
         _table(f"Other sizes (height x width), embedded at strength {strength:g}:", found["sizes"]),
         _negatives(found),
         "## Limits\n",
@@ -188,6 +189,13 @@ def _table(title: str, rows: dict[str, Any]) -> str:
             f"{row['payload_verified']['rate']:.2f} | {row['tpr_at_0.001']['rate']:.2f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _fast(found: dict[str, Any], strength: float) -> str:
+    if "fast" not in found:
+        return ""
+    title = f"The same read with the pixel decoder (`--fast`), embedded at strength {strength:g}:"
+    return _table(title, found["fast"])
 
 
 def _negatives(found: dict[str, Any]) -> str:

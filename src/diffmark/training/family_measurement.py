@@ -3,6 +3,7 @@
 embedded          photographs marked with our own small autoencoder, PSNR against the photograph
 same_seed         D(z + delta) of the teacher's autoencoder against D(z), as a pipeline of the family makes them
 generated_sizes   the same at other sizes
+fast              the embedded ones again, read with the codec's pixel decoder if it has one
 negatives         unmarked crops
 
 Pictures and readings are kept in a memory: a measurement that was stopped goes on, and one of more pictures takes
@@ -30,6 +31,7 @@ from diffmark.codec import Codec
 from diffmark.detection import Detector
 from diffmark.evaluation.memory import Memory
 from diffmark.evaluation.metrics import psnr
+from diffmark.fast import PixelDecoder
 from diffmark.provenance import weights_digest
 from diffmark.training.family_negatives import describe_unmarked, unmarked_margins
 from diffmark.training.family_pictures import Accounts, Marker, Reader, as_image, as_pixels
@@ -75,6 +77,7 @@ ATTACKS: dict[str, Change] = {
     "resized_crop_0.9": lambda image, rng: distortion.resized_crop(image, 0.9, rng),
 }
 SAME_SEED_ATTACKS = ("jpeg_50", "resize_0.5", "resize_2")
+FAST_ATTACKS = ("none", "jpeg_50", "resize_0.5", "blur_2", "noise_0.05", "contrast_1.5")
 
 
 @torch.no_grad()
@@ -89,6 +92,7 @@ def measure_family(
     memory: Memory,
     seed: int = 0,
     generated: int | None = None,
+    pixel_decoder: PixelDecoder | None = None,
 ) -> tuple[dict[str, Any], Codec]:
     """All figures, and the codec with its calibration; `paths` are pictures that were never trained on.
 
@@ -119,6 +123,9 @@ def measure_family(
         for name in tqdm(ATTACKS, desc="attacks", disable=None)
     }
     found["sizes"] = _sizes(marker, reader, own, photographs[: max(marked // 4, 2)], strength)
+    if pixel_decoder is not None:
+        fast = Reader(Detector(codec, None, pixel_decoder=pixel_decoder), accounts, memory)
+        found["fast"] = {name: fast.figures(_changed(name, images, seed)) for name in FAST_ATTACKS}
     if teacher is not None and same_seed:
         readers = {"teacher": Reader(Detector(codec, teacher), accounts, memory), "own": reader}
         found["autoencoder"] = compare(own, teacher, photographs[:same_seed])

@@ -99,13 +99,13 @@ class Marker:
 
 
 class Reader:
-    """Reads the secrets of marked pictures with one autoencoder."""
+    """Reads the secrets of marked pictures with one autoencoder, or with a pixel decoder."""
 
     def __init__(self, detector: Detector, accounts: Accounts, memory: Memory) -> None:
         self.detector, self.accounts, self.memory = detector, accounts, memory
         self._recipe = {
             "margins": weights_digest(detector.codec, half=True),
-            "vae": weights_digest(detector.vae),
+            "by": weights_digest(detector.vae or detector.pixel_decoder),
         }
 
     def figures(self, images: Sequence[Image.Image]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Reader:
         return self.memory.remember(recipe, lambda: {"margins": self._margins(image)})["margins"]
 
     def _margins(self, image: Image.Image) -> np.ndarray:
-        picture = read_image(image).resized(self.detector.codec.config.image_size)
+        picture = read_image(image).resized(self.detector.image_size)
         logits = self.detector.logits(torch.from_numpy(picture.pixels()[None]))
         return logits[0, :, 1] - logits[0, :, 0]
 
