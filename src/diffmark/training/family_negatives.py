@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from diffmark import statistics, vae
 from diffmark.codec import Codec
+from diffmark.evaluation.memory import Arrays
 from diffmark.images import read_image
 from diffmark.own_model import random_crop
 from diffmark.training.family_pictures import Reader
@@ -35,8 +36,18 @@ def unmarked_margins(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Margins (count, L) of unmarked pictures, and those of the sharp ones among them."""
     sharp = _sharp(reader, paths, -(-count // SHARP), seed)
-    cut = _cut_from_latents(reader.detector.codec, own, paths, count - len(sharp), seed)
-    return np.concatenate([cut, sharp]), sharp
+    rest = count - len(sharp)
+    recipe = reader.recipe | {
+        "cut": [[path.name, path.stat().st_size] for path in paths],
+        "count": rest,
+        "seed": seed,
+        "pixels": ENLARGED,
+    }
+
+    def make() -> Arrays:
+        return {"margins": _cut_from_latents(reader.detector.codec, own, paths, rest, seed)}
+
+    return np.concatenate([reader.memory.remember(recipe, make)["margins"], sharp]), sharp
 
 
 def _cut_from_latents(

@@ -103,7 +103,7 @@ class Reader:
 
     def __init__(self, detector: Detector, accounts: Accounts, memory: Memory) -> None:
         self.detector, self.accounts, self.memory = detector, accounts, memory
-        self._recipe = {
+        self.recipe = {
             "margins": weights_digest(detector.codec, half=True),
             "by": weights_digest(detector.vae or detector.pixel_decoder),
         }
@@ -129,7 +129,7 @@ class Reader:
         return np.stack([self._kept_margins(image) for image in images])
 
     def _kept_margins(self, image: Image.Image) -> np.ndarray:
-        recipe = self._recipe | {"picture": picture_digest(image)}
+        recipe = self.recipe | {"picture": picture_digest(image)}
         return self.memory.remember(recipe, lambda: {"margins": self._margins(image)})["margins"]
 
     def _margins(self, image: Image.Image) -> np.ndarray:
