@@ -39,7 +39,7 @@ from diffmark.training.measurement import blind_rate, rounded
 from diffmark.training.photographs import centre_square
 
 STRENGTHS = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83)
-SAME_SEED_STRENGTHS = (0.5, 0.71, 1.0, 1.41)
+SAME_SEED_STRENGTHS = (0.42, 0.65, 1.0, 1.41)
 ACCURACY = 0.98  # of the bits, that the suggested strength gives ...
 VERIFIED = 0.95  # ... and of the payloads
 SIZES = (
