@@ -1,14 +1,17 @@
 """A family's codec beside what a user could install instead, on the same unseen photographs, in one run.
 
 Every method marks the photographs as its package does by default, and reads them after the distortions of WAVES.
-Times are the processor's for one image on one thread, from the picture in memory to its bits.
+Times are the processor's for one image on one thread, from the picture in memory to its bits; onnxruntime, which
+rivaGan's package gives all cores, is given one.
 
-    python benchmarks/family_comparison.py --pictures PHOTOGRAPHS --fast --out results/family_comparison.json
+    python benchmarks/family_comparison.py --pictures PHOTOGRAPHS --fast --align \\
+        --out results/family_comparison.json
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -103,6 +107,15 @@ def measure(method: Method, photographs: list[Image.Image], seed: int) -> dict[s
     return found
 
 
+def give_one_thread() -> None:
+    """To torch, and to every session of onnxruntime from now on, whoever opens it."""
+    torch.set_num_threads(1)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession
+    onnxruntime.InferenceSession = functools.partial(session, sess_options=options)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pictures", type=Path, required=True)
@@ -115,7 +128,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    give_one_thread()
     photographs = unseen_photographs(options.pictures, options.count, options.seed)
     unasked = {name for name in ("fast", "align") if not getattr(options, name)}
     ways = [way for way in READERS if not any(f"--{name}" in way for name in unasked)]
