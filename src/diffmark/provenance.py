@@ -69,13 +69,18 @@ def revision() -> str | None:
 
 
 def command_line() -> str:
-    """This program's, without the folder that it lies in, and with a word for the user's own pictures."""
+    """This program's, with a word for the user's own pictures, and of files that lie elsewhere the name alone."""
     name, given = Path(sys.argv[0]).name, sys.argv[1:]
     shown = [
-        "PHOTOGRAPHS" if option in PICTURES else value
+        "PHOTOGRAPHS" if option in PICTURES else Path(value).name if _lies_elsewhere(value) else value
         for option, value in zip(["", *given], given, strict=False)
     ]
     return shlex.join(["diffmark" if name == "__main__.py" else name, *shown])
+
+
+def _lies_elsewhere(value: str) -> bool:
+    """Whether an argument is a path out of the working folder."""
+    return value.startswith(("/", "../", "~"))
 
 
 def provenance(command: str, config: Any) -> dict[str, Any]:
