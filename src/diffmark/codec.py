@@ -4,7 +4,8 @@ Both networks are the paper's (appendix on architectures): 295,265 and 2,339,704
 4 x 64 x 64 latents. A codec has one native latent size. Latents of any other size or aspect are served by one
 policy, *stretch*: delta is resampled to the latents' size and keeps its standard deviation, and the detector
 resizes the image to the native size before it encodes. A picture that was resized after generation is then
-read like any other, and the detector need not know the original size.
+read like any other, and the detector need not know the original size. The fine patterns of a fitted codec lose
+strength on the way back, and are made stronger by as much (`spread`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from diffmark.codec_files import (
 from diffmark.injection import Injection
 from diffmark.secret import SecretLike, as_secrets
 
+MOST = 3.0  # times its strength that a delta is given at larger sizes
 LARGEST = 65536  # bound on every size in a config, so that a damaged file cannot ask for all memory
 
 
@@ -214,9 +216,9 @@ class Codec(nn.Module):
         bits = torch.from_numpy(as_secrets(secrets, self.config.length)).to(self.device)
         training = self.encoder.training
         try:
-            return stretch(
-                self.encoder.eval()(bits, weights), size or (self.config.height, self.config.width)
-            )
+            native = self.encoder.eval()(bits, weights)
+            resample = spread if self.config.fitted else stretch
+            return resample(native, size or (self.config.height, self.config.width))
         finally:
             self.encoder.train(training)
 
@@ -282,6 +284,19 @@ def stretch(delta: Tensor, size: tuple[int, int]) -> Tensor:
     resampled = F.interpolate(delta, size, mode="bilinear", antialias=True)
     deviation = delta.std(dim=(1, 2, 3), keepdim=True)
     return resampled * (deviation / resampled.std(dim=(1, 2, 3), keepdim=True).clamp_min(1e-12))
+
+
+def spread(delta: Tensor, size: tuple[int, int]) -> Tensor:
+    """Native delta (B, C, h, w) at `size`; at larger ones so strong that it comes back whole when they are resized.
+
+    A stretched delta is smoother, and resizing takes from it again; both are seen less than the strength suggests.
+    """
+    native, there = (delta.shape[-2], delta.shape[-1]), stretch(delta, size)
+    if size[0] * size[1] <= native[0] * native[1]:
+        return there
+    back = F.interpolate(there, native, mode="bilinear", antialias=True)
+    share = (back * delta).sum(dim=(1, 2, 3)) / delta.square().sum(dim=(1, 2, 3)).clamp_min(1e-12)
+    return there / share.clamp(1 / MOST, 1)[:, None, None, None]
 
 
 def rescale(delta: Tensor, deviation: float) -> Tensor:

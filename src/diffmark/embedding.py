@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from diffmark.codec import Codec
 from diffmark.fitting import fitted_weights
-from diffmark.images import ImageLike, read_image
-from diffmark.secret import SecretLike, as_secrets
-from diffmark.vae import check_family, decode, encode
+from diffmark.images import ImageLike, Picture, read_image
+from diffmark.secret import Bits, SecretLike, as_secrets
+from diffmark.vae import check_family, decode, encode, upcast
 
 
 @torch.no_grad()
@@ -40,6 +40,19 @@ def embed(
     picture = read_image(image)
     if strength == 0:
         return picture.image
+    with upcast(vae):
+        difference = _difference(picture, codec, vae, secrets, strength)
+    if not difference.isfinite().all():
+        raise ValueError("the autoencoder gave values that are not finite: give it float32 weights")
+    height, width = picture.image.height, picture.image.width
+    if difference.shape[-2:] != (height, width):
+        difference = F.interpolate(difference, (height, width), mode="bicubic", antialias=True)
+    pixels = np.asarray(picture.image, np.float32) + 127.5 * difference[0].permute(1, 2, 0).numpy()
+    return Image.fromarray(np.rint(pixels).clip(0, 255).astype(np.uint8))
+
+
+def _difference(picture: Picture, codec: Codec, vae: nn.Module, secrets: Bits, strength: float) -> Tensor:
+    """D(z + delta) - D(z) at the native size, (1, 3, H, W)."""
     device = next(vae.parameters()).device
     small = torch.from_numpy(picture.resized(codec.config.image_size).pixels())[None].to(device)
     z = encode(vae, small)
@@ -52,12 +65,7 @@ def embed(
         return codec.decode(encode(vae, (small + difference_of(delta)).clamp(-1, 1)))
 
     weights = fitted_weights(codec, secrets, codec.decode(z), read) if codec.config.fitted else None
-    difference = difference_of(codec.delta(secrets, weights=weights)).cpu()
-    height, width = picture.image.height, picture.image.width
-    if difference.shape[-2:] != (height, width):
-        difference = F.interpolate(difference, (height, width), mode="bicubic", antialias=True)
-    pixels = np.asarray(picture.image, np.float32) + 127.5 * difference[0].permute(1, 2, 0).numpy()
-    return Image.fromarray(np.rint(pixels).clip(0, 255).astype(np.uint8))
+    return difference_of(codec.delta(secrets, weights=weights)).cpu()
 
 
 def suited_strength(codec: Codec, vae: nn.Module) -> float:

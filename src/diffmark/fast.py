@@ -123,7 +123,7 @@ def export_onnx(decoder: PixelDecoder, file: str | Path) -> Path:
 
 
 class OnnxPixelDecoder:
-    """An exported pixel decoder, run by onnxruntime; no torch is needed for it."""
+    """An exported pixel decoder, run by onnxruntime."""
 
     def __init__(self, file: str | Path) -> None:
         try:

@@ -16,14 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from diffmark.codec import Codec, rescale, stretch
+from diffmark.codec import Codec, rescale, spread
 from diffmark.secret import SecretLike, as_secrets
 from diffmark.vae import decode, encode
 
 LOOKS = 2  # at weights that were solved for
 CLIMBS = 4  # slopes that are followed
 TAMED = 10.0  # what margins are divided by in a climb, so that bits that are read already go on rising
-MOST = 3.0  # times its strength that a delta is given at larger sizes
 NEVER = 1e6  # a host so high that its bit gets nothing
 
 # native delta (B, C, h, w) -> logits (B, L, 2) of the picture marked with it
@@ -113,7 +112,7 @@ def delta_at_z0(codec: Codec, vae: Any, z: Tensor, secrets: SecretLike, strength
         return look(codec, vae, z + strength * spread(delta, size).to(z))
 
     weights = fitted_weights(codec, bits, look(codec, vae, z), read)
-    return spread(codec.delta(bits, weights=weights), size).to(z)
+    return codec.delta(bits, size, weights).to(z)
 
 
 def look(codec: Codec, vae: Any, z: Tensor) -> Tensor:
@@ -147,16 +146,3 @@ def climb(codec: Codec, vae: Any, z: Tensor, secrets: SecretLike, strength: floa
                 )
             delta = rescale(delta + (rescale(slope, deviation) - delta) / (step + 1), deviation)
     return delta.detach()
-
-
-def spread(delta: Tensor, size: tuple[int, int]) -> Tensor:
-    """Native delta (B, C, h, w) at `size`; at larger ones so strong that it comes back whole when they are resized.
-
-    A stretched delta is smoother, and resizing takes from it again; both are seen less than the strength suggests.
-    """
-    native, there = (delta.shape[-2], delta.shape[-1]), stretch(delta, size)
-    if size[0] * size[1] <= native[0] * native[1]:
-        return there
-    back = F.interpolate(there, native, mode="bilinear", antialias=True)
-    share = (back * delta).sum(dim=(1, 2, 3)) / delta.square().sum(dim=(1, 2, 3)).clamp_min(1e-12)
-    return there / share.clamp(1 / MOST, 1)[:, None, None, None]

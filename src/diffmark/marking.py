@@ -122,7 +122,8 @@ class WatermarkCallback(PipelineCallback):
             raise UnmarkableError(
                 f"{len(self.secrets)} secrets for {batch} images: give one for all, or one an image"
             )
-        _check_size(self.codec.config, size, self.injection.mode)
+        if self.strength:
+            _check_size(self.codec.config, size, self.injection.mode)
         self._size = size
         self._delta = self._laid_out(pipe, self.codec.delta(self.secrets, size), latents)
         self._owed = torch.zeros_like(self._delta)
@@ -335,8 +336,9 @@ def _check_size(config: CodecConfig, size: tuple[int, int], mode: str) -> None:
         )
         raise UnmarkableError(
             f"images of {asked} pixels are too small for this codec, which needs {needed} (height x width) or "
-            f"more in injection mode {mode!r}: generate larger ones, or mark the finished image with "
-            "`diffmark embed`"
+            f"more in injection mode {mode!r}: generate larger ones"
+            + ("" if mode == "final" else ", use mode 'final', which needs half of that,")
+            + " or mark the finished image with `diffmark embed`"
         )
 
 

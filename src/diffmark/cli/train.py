@@ -242,6 +242,7 @@ def measure_family(
     loaded, autoencoder = load_half(codec, own, deviation)
     split = split_photographs(pictures, settings.every)
     teacher = open_autoencoder(vae) if vae else None
+    pixel_decoder = load_pixel_decoder(codec) if (find_codec(codec) / PIXEL_FILE).is_file() else None
     found, calibrated = run(
         loaded,
         autoencoder,
@@ -253,10 +254,10 @@ def measure_family(
         Memory(cache),
         seed,
         generated,
-        load_pixel_decoder(codec) if (find_codec(codec) / PIXEL_FILE).is_file() else None,
+        pixel_decoder,
     )
     found |= {"trained_on": len(split.train), **training_of(own)}
     write_result(out, found, settings, seed)
     if publish:
-        publish_family(calibrated, autoencoder, publish, found)
+        publish_family(calibrated, autoencoder, publish, found, pixel_decoder)
     typer.echo(out)

@@ -39,7 +39,7 @@ from diffmark.training.spread import start_matched, start_spread
 
 STAGES = ("channel", "round_trip")
 RIM = 2  # latents at the rim of a crop that are not laid back: the autoencoder missed their neighbours
-VALIDATED, THROUGH = 64, 16  # hosts that a codec is validated on, and of these where all go through pixels
+VALIDATED, THROUGH = 64, 32  # hosts that a codec is validated on, and of these where all go through pixels
 SECRETS = 64  # drawn to find delta's mean deviation
 MATCHED = 256  # hosts that a codec with matched filters is started on
 
@@ -223,20 +223,21 @@ def _round_trip(
 def validate(codec: Codec, config: FamilyConfig, stage: StageConfig, ground: Ground) -> float:
     """Bit accuracy at the stage's last strength, on hosts that are not trained on.
 
-    Through the channel, or for a stage of round trips through each autoencoder in turn, whole and unattacked.
+    Through the channel, or for a stage of round trips through each autoencoder, as they are and attacked in turn.
     """
     training = codec.training
     codec.eval()
     right = []
-    whole = replace(stage, crop=codec.config.height, attacks={})
-    for number in range(THROUGH // 4 if stage.crops else VALIDATED // 4):
+    whole = replace(stage, crop=codec.config.height)
+    ways = [replace(whole, attacked_share=share) for share in (0.0, 1.0)]
+    for number in range((THROUGH if stage.crops else VALIDATED) // 4):
         chance = Chance(config.seed, 2**31, number)
         part = draw_hosts(ground.latents[: config.validation], chance, 4, roll=False)
         secrets = chance.secrets(len(part), codec.config.length)
         delta = delta_of(codec, secrets, ground.channel, stage.psnr_end)
         seen = part + ground.channel.received(delta, chance)
         if stage.crops:
-            seen, _, _ = _round_trip(part, delta, seen, whole, ground, number, chance)
+            seen, _, _ = _round_trip(part, delta, seen, ways[number % 2], ground, number // 2, chance)
         logits = codec.decoder(seen)
         right.append((logits.argmax(dim=-1) == secrets).float().mean(dim=1))
     codec.train(training)
@@ -291,6 +292,7 @@ def train_stage(
     if (loaded := run.load()) is not None:
         shared, own = loaded
         first, best = shared["step"], shared["best"]
+        start -= shared["seconds"]
         trained.load_state_dict(shared["codec"])
         optimiser.load_state_dict(shared["optimiser"])
         guard.load_state_dict(own["guard"])
@@ -329,7 +331,12 @@ def train_stage(
                 if line["validated"] > best:
                     best = line["validated"]
                     keep_best(done, best)
-                state = {"codec": trained.state_dict(), "optimiser": optimiser.state_dict(), "best": best}
+                state = {
+                    "codec": trained.state_dict(),
+                    "optimiser": optimiser.state_dict(),
+                    "best": best,
+                    "seconds": time.monotonic() - start,
+                }
                 run.save(done, state, {"guard": guard.state_dict()})
             run.log(done, line)
     run.close()

@@ -33,7 +33,12 @@ from diffmark.evaluation.memory import Memory
 from diffmark.evaluation.metrics import psnr
 from diffmark.fast import PixelDecoder
 from diffmark.provenance import weights_digest
-from diffmark.training.family_negatives import describe_unmarked, unmarked_margins
+from diffmark.training.family_negatives import (
+    describe_blind,
+    describe_payloads,
+    describe_unmarked,
+    unmarked_pictures,
+)
 from diffmark.training.family_pictures import Accounts, Marker, Reader, as_image, as_pixels
 from diffmark.training.measurement import blind_rate, rounded
 from diffmark.training.photographs import centre_square
@@ -123,25 +128,32 @@ def measure_family(
         for name in tqdm(ATTACKS, desc="attacks", disable=None)
     }
     found["sizes"] = _sizes(marker, reader, own, photographs[: max(marked // 4, 2)], strength)
+    readers = {"own": reader}
     if pixel_decoder is not None:
         fast = Reader(Detector(codec, None, pixel_decoder=pixel_decoder), accounts, memory)
+        readers["fast"] = fast
         found["fast"] = {name: fast.figures(_changed(name, images, seed)) for name in FAST_ATTACKS}
     if teacher is not None and same_seed:
-        readers = {"teacher": Reader(Detector(codec, teacher), accounts, memory), "own": reader}
+        readers = {"teacher": Reader(Detector(codec, teacher), accounts, memory), **readers}
         found["autoencoder"] = compare(own, teacher, photographs[:same_seed])
         found["same_seed"] = _same_seed(marker, readers, teacher, photographs[:same_seed], generated, seed)
         found["generated_sizes"] = _generated_sizes(marker, readers, teacher, photographs[:generated])
-    margins, sharp = unmarked_margins(reader, own, chosen, negatives, seed)
-    found["negatives"] = {**describe_unmarked(margins, seed), "sharp": describe_unmarked(sharp, seed)}
+    unmarked = unmarked_pictures(reader, own, chosen, negatives, seed)
     kind = codec.config.evidence
+    found["negatives"] = {
+        **describe_unmarked(unmarked.margins, seed),
+        "sharp": describe_unmarked(unmarked.margins[unmarked.sharp], seed),
+        "payload_verified": describe_payloads(unmarked, accounts),
+        "blind_at_1e-3": describe_blind(unmarked, kind),
+    }
     codec.calibration = Calibration.measure(
-        evidence(margins, kind),
+        evidence(unmarked.margins, kind),
         {"images": "unseen photographs and crops of them"},
         weights_digest(own, half=True),
         kind,
     )
-    for place, rows in ((found["negatives"]["sharp"], sharp), (found, reader.margins(images))):
-        place["blind_at_1e-3"] = blind_rate(codec.calibration, evidence(rows, kind).tolist())
+    scores = evidence(reader.margins(images), kind).tolist()
+    found["blind_at_1e-3"] = blind_rate(codec.calibration, scores)
     return found, codec
 
 

@@ -7,6 +7,7 @@ the crop of latents, but for the rim. One of ten is sharp, a photograph as it is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +18,34 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from diffmark import statistics, vae
+from diffmark.calibration import Calibration, evidence
 from diffmark.codec import Codec
 from diffmark.evaluation.memory import Arrays
 from diffmark.images import read_image
 from diffmark.own_model import random_crop
-from diffmark.training.family_pictures import Reader
-from diffmark.training.measurement import rate, rounded
+from diffmark.training.family_pictures import Accounts, Reader
+from diffmark.training.measurement import blind_rate, rate, rounded
 from diffmark.training.photographs import centre_square
 from diffmark.vista.training.data import to_tensor
 
 ENLARGED = 768  # pixels a side of the photographs that crops are cut from
-SECRETS = 100  # random ones that each negative is compared with
+SECRETS = 100  # random ones that all negatives are compared with
 SHARP = 10  # one negative of so many is not cut out of latents
 
 
-def unmarked_margins(
+@dataclass(frozen=True)
+class Unmarked:
+    """Margins (N, L) of unmarked pictures, the photograph (N,) each comes from, and whether it is sharp (N,)."""
+
+    margins: np.ndarray
+    photographs: np.ndarray
+    sharp: np.ndarray
+
+
+def unmarked_pictures(
     reader: Reader, own: nn.Module, paths: Sequence[Path], count: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Margins (count, L) of unmarked pictures, and those of the sharp ones among them."""
+) -> Unmarked:
+    """So many, about as many of each photograph."""
     sharp = _sharp(reader, paths, -(-count // SHARP), seed)
     rest = count - len(sharp)
     recipe = reader.recipe | {
@@ -47,7 +58,11 @@ def unmarked_margins(
     def make() -> Arrays:
         return {"margins": _cut_from_latents(reader.detector.codec, own, paths, rest, seed)}
 
-    return np.concatenate([reader.memory.remember(recipe, make)["margins"], sharp]), sharp
+    cut = reader.memory.remember(recipe, make)["margins"]
+    parts = [np.arange(len(part)) // -(-len(part) // len(paths)) for part in (cut, sharp)]
+    return Unmarked(
+        np.concatenate([cut, sharp]), np.concatenate(parts), np.repeat([False, True], [len(cut), len(sharp)])
+    )
 
 
 def _cut_from_latents(
@@ -77,18 +92,38 @@ def _sharp(reader: Reader, paths: Sequence[Path], count: int, seed: int) -> np.n
     return np.concatenate(rows)[:count]
 
 
+def describe_blind(unmarked: Unmarked, kind: str) -> dict[str, Any] | None:
+    """Pictures of every second photograph that pass a blind test at 1e-3 calibrated on the other photographs."""
+    odd = unmarked.photographs % 2 == 1
+    calibration = Calibration.measure(evidence(unmarked.margins[~odd], kind), {}, "", kind)
+    return blind_rate(calibration, evidence(unmarked.margins[odd], kind).tolist())
+
+
+def describe_payloads(unmarked: Unmarked, accounts: Accounts) -> dict[str, Any]:
+    """Pictures whose bits verify as a payload under the key, of any account."""
+    return rate(accounts.named(unmarked.margins), len(unmarked.margins))
+
+
 def describe_unmarked(margins: np.ndarray, seed: int) -> dict[str, Any]:
-    """How often random secrets are found in pictures of these margins (N, L)."""
+    """How often secrets are found in pictures of these margins (N, L): of all, and of the one found most often.
+
+    Each secret is compared with all pictures, as in use: if unmarked pictures leaned to some bits, some would be
+    found far too often.
+    """
     bits = margins > 0
-    length, rng = bits.shape[1], np.random.default_rng(seed)
-    matches = np.stack([(bits == rng.integers(2, size=bits.shape)).sum(axis=1) for _ in range(SECRETS)])
+    length = bits.shape[1]
+    secrets = np.random.default_rng(seed).integers(2, size=(SECRETS, length), dtype=bool)
+    matches = np.stack([(bits == secret).sum(axis=1) for secret in secrets])
     found: dict[str, Any] = {
         "crops": len(bits),
-        "secrets_a_crop": SECRETS,
+        "secrets": SECRETS,
         "bit_accuracy": rounded(matches.mean() / length),
     }
     for fpr in (1e-2, 1e-3):
-        passed = int((matches >= statistics.match_threshold(length, fpr)).sum())
-        found[f"false_positives_at_{fpr:g}"] = rate(passed, matches.size)
+        passed = matches >= statistics.match_threshold(length, fpr)
+        found[f"false_positives_at_{fpr:g}"] = {
+            "rate": rounded(passed.mean(), 6),
+            "of_the_worst_secret": rate(int(passed.sum(axis=1).max()), len(bits)),
+        }
     found["largest_bias_of_a_bit"] = rounded(np.abs(bits.mean(axis=0) - 0.5).max())
     return found

@@ -39,6 +39,10 @@ class Accounts:
         self.numbers = rng.integers(1 << self.scheme.account_bits, size=count)
         self.secrets = np.stack([self.scheme.encode(int(number), nonce=0) for number in self.numbers])
 
+    def named(self, margins: np.ndarray) -> int:
+        """How many margins (B, L) verify as the payload of any account."""
+        return sum(self.scheme.decode(row).verified for row in margins)
+
     def verified(self, margins: np.ndarray) -> int:
         """How many of the first accounts are named by payloads of these margins (B, L), in their order."""
         read = [self.scheme.decode(row).account for row in margins]  # None unless verified

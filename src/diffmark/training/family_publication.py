@@ -12,7 +12,7 @@ from torch import nn
 
 from diffmark.codec import Codec
 from diffmark.codec_files import PIXEL_FILE
-from diffmark.fast import belongs
+from diffmark.fast import PixelDecoder, belongs, save_pixel_decoder
 from diffmark.training.family_card import card
 from diffmark.vae import load_vae
 
@@ -37,7 +37,13 @@ def training_of(own: str | Path) -> dict[str, Any]:
     return {"distillation": json.loads(file.read_text())} if file.is_file() else {}
 
 
-def publish_family(codec: Codec, autoencoder: nn.Module, folder: str | Path, found: dict[str, Any]) -> Path:
+def publish_family(
+    codec: Codec,
+    autoencoder: nn.Module,
+    folder: str | Path,
+    found: dict[str, Any],
+    pixel_decoder: PixelDecoder | None = None,
+) -> Path:
     """Write config.json, codec.safetensors, vae/ and the card with the figures `found` into `folder`.
 
     A pixel decoder that lies there from another codec is removed.
@@ -48,6 +54,8 @@ def publish_family(codec: Codec, autoencoder: nn.Module, folder: str | Path, fou
     pixel = folder / PIXEL_FILE
     if pixel.is_file() and not belongs(pixel, codec.decoder):
         pixel.unlink()
+    if pixel_decoder is not None:
+        save_pixel_decoder(pixel_decoder, folder)
     writer: Any = autoencoder
     writer.save_pretrained(folder / "vae")
     if "distillation" in found:

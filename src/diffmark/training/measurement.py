@@ -217,5 +217,5 @@ def rate(successes: int, trials: int) -> dict[str, Any]:
     return {"rate": rounded(successes / trials), "interval_95": [rounded(low), rounded(high)], "of": trials}
 
 
-def rounded(value: Any) -> float:
-    return round(float(value), 4)
+def rounded(value: Any, digits: int = 4) -> float:
+    return round(float(value), digits)
