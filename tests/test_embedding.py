@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,10 +62,18 @@ def test_a_codec_knows_its_own_strength(photo, vae, secret):
 
 def test_the_strength_was_chosen_for_our_autoencoder_of_the_family(vae):
     codec = Codec.from_pretrained("sdxl")
-    assert codec.config.embed_strength > 1
+    codec.config = replace(codec.config, embed_strength=1.41)
     assert suited_strength(codec, load_vae(find_codec("sdxl") / "vae")) == codec.config.embed_strength
     assert suited_strength(codec, AutoencoderTiny()) == 1
     assert suited_strength(tiny_codec(embed_strength=1.5, family="sd"), vae) == 1
+
+
+def test_an_autoencoder_that_overflows_is_told(photo, secret):
+    broken = AutoencoderTiny().eval()
+    with torch.no_grad():
+        broken.decoder.layers[-1].bias.fill_(torch.nan)
+    with pytest.raises(ValueError, match="not finite"):
+        embed(photo, tiny_codec(), broken, secret)
 
 
 def test_bad_arguments(photo, vae, secret):

@@ -11,11 +11,11 @@ from conftest import _build, tiny_codec
 from PIL import Image
 
 import diffmark
-from diffmark.codec import Codec, whiten
+from diffmark.codec import Codec, spread, whiten
 from diffmark.detection import Detector
 from diffmark.embedding import embed
 from diffmark.evaluation.metrics import psnr
-from diffmark.fitting import delta_at_z0, fill, fitted_weights, share_out, spread
+from diffmark.fitting import delta_at_z0, fill, fitted_weights, share_out
 from diffmark.injection import Injection
 from diffmark.marking import UnmarkableError
 from diffmark.training.spread import start_spread
@@ -145,12 +145,15 @@ def test_other_sizes_are_looked_at_as_the_detector_does(secret):
     assert 0.3 < float(delta.std()) <= 3 * 0.3
 
 
-def test_a_delta_of_another_size_comes_back_whole(secret):
-    delta = Codec.from_pretrained("sd").delta(secret)
+@pytest.mark.parametrize(("fitted", "whole"), [(True, 1.0), (False, 0.528)])
+def test_a_delta_of_another_size_comes_back_whole(secret, fitted, whole):
+    """In every injection mode: a pipeline asks the codec for it."""
+    codec = with_fit(Codec.from_pretrained("sd"), fitted)
+    delta = codec.delta(secret)
     back = torch.nn.functional.interpolate(
-        spread(delta, (128, 96)), (64, 64), mode="bilinear", antialias=True
+        codec.delta(secret, (128, 96)), (64, 64), mode="bilinear", antialias=True
     )
-    assert float((back * delta).sum() / delta.square().sum()) == pytest.approx(1, abs=1e-3)
+    assert float((back * delta).sum() / delta.square().sum()) == pytest.approx(whole, abs=2e-3)
     torch.testing.assert_close(spread(0 * delta, (96, 96)), torch.zeros(1, 4, 96, 96))
 
 
@@ -175,6 +178,13 @@ def test_a_size_that_cannot_hold_the_mark_is_refused_before_any_work(secret, mod
         pytest.raises(UnmarkableError, match=rf"{asked}x512 pixels are too small.*needs {needed}x{needed}"),
     ):
         rig.run(height=asked, width=512)
+
+
+def test_nothing_is_too_small_to_stay_unmarked(secret):
+    rig, codec = _build("sd"), Codec.from_pretrained("sd")
+    plain = rig.run()
+    with diffmark.watermark(rig.pipe, codec, secret, strength=0):
+        torch.testing.assert_close(rig.run(), plain, atol=0, rtol=0)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@ has low rank, and inversion runs only to that time; presence only.
 
 As in its paper: diffusion time 0.3, the last channel, rings of constant value around the highest frequencies,
 radius 8, test as for Tree-Ring. As there, the radius stays on smaller latents, where it is more of the spectrum.
+Rings are complex, as in its paper, and real latents keep half of their energy.
 """
 
 from __future__ import annotations

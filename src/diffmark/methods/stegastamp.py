@@ -6,7 +6,7 @@ the image; the encoder gives a residual; the decoder sees the distorted image; p
 changes, noise and JPEG in a row, growing from nothing. Deviations, made for one CPU core:
 - networks of 0.8 M parameters at 128 pixels (400 in the paper), images are resized for them and the residual is
   enlarged; convolutions run on 8 x 8 patches; a plain network instead of a U-Net, no spatial transformer;
-- a few thousand steps (140,000 in the paper);
+- a thousand steps (140,000 in the paper);
 - the size of the residual is set: it falls while training to an RMS that is kept at inference, where the paper
   lets the weights of image losses grow. There is no critic; the perceptual loss is on gradients, not LPIPS;
 - no hue shift.
