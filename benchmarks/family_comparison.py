@@ -37,10 +37,7 @@ from diffmark.secret import Bits
 from diffmark.training.measurement import rounded, write_result
 from diffmark.training.photographs import unseen_photographs
 
-STRENGTHS = {  # of each distortion, on the scale of WAVES from 0 to 1
-    "rotation": 0.2, "resized_crop": 0.2, "erasing": 0.5, "brightness": 0.5,
-    "contrast": 0.5, "blur": 0.1, "noise": 0.5, "jpeg": 0.5,
-}  # fmt: skip
+STRENGTHS = (0.2, 0.4, 0.6, 0.8, 1.0)  # of each distortion, on the scale of WAVES
 
 
 class FamilyCodec(Method):
@@ -87,7 +84,7 @@ READERS: dict[str, Callable[[str], Read]] = {
 
 
 def measure(method: Method, photographs: list[Image.Image], seed: int) -> dict[str, Any]:
-    """PSNR, bit accuracy by distortion, seconds a decoded image."""
+    """PSNR, bit accuracy by distortion and strength, seconds a decoded image."""
     secrets = np.random.default_rng(seed).integers(2, size=(len(photographs), method.bits), dtype=np.uint8)
     marked = [method.embed(image, secret) for image, secret in zip(photographs, secrets, strict=True)]
     found: dict[str, Any] = {
@@ -96,14 +93,15 @@ def measure(method: Method, photographs: list[Image.Image], seed: int) -> dict[s
     }
     method.decode(marked[:1])  # what is loaded at the first reading is not counted
     start = time.process_time()
-    margins = {"none": method.decode(marked)}
+    margins = method.decode(marked)
     found["seconds_to_read"] = rounded((time.process_time() - start) / len(marked))
+    found["bit_accuracy"] = rounded(((margins > 0) == secrets).mean())
+    found["attacks"] = {}
     for attack in tqdm(ATTACKS, desc=method.name, disable=None):
-        changed = attack.on_all(marked, STRENGTHS[attack.name], seed)
-        margins[f"{attack.name} {attack.value(STRENGTHS[attack.name]):g}"] = method.decode(changed)
-    found["bit_accuracy"] = {
-        name: rounded(((values > 0) == secrets).mean()) for name, values in margins.items()
-    }
+        row = found["attacks"][attack.name] = {}
+        for strength in STRENGTHS:
+            margins = method.decode(attack.on_all(marked, strength, seed))
+            row[f"{attack.value(strength):g}"] = rounded(((margins > 0) == secrets).mean())
     return found
 
 

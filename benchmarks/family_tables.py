@@ -38,14 +38,18 @@ def alignment_table(results: dict[str, Any]) -> str:
 
 
 def comparison_table(results: dict[str, Any]) -> str:
-    """Methods side by side; bit accuracy by distortion."""
-    names = list(next(iter(results.values()))["bit_accuracy"])
+    """Methods side by side; bit accuracy by distortion, the mean of its strengths."""
+    attacks = next(iter(results.values()))["attacks"]
+    names = [
+        f"{name.replace('_', ' ')} {' to '.join(list(row)[:: len(row) - 1])}" for name, row in attacks.items()
+    ]
     lines = [
-        f"| | bits | PSNR | ms to read | {' | '.join(names)} |",
-        "| --- |" + " --- |" * (len(names) + 3),
+        f"| | bits | PSNR | ms to read | none | {' | '.join(names)} |",
+        "| --- |" + " --- |" * (len(names) + 4),
     ]
     for method, row in results.items():
-        cells = " | ".join(f"{row['bit_accuracy'][name]:.3f}" for name in names)
+        means = [sum(row["attacks"][name].values()) / len(row["attacks"][name]) for name in attacks]
+        cells = " | ".join(f"{value:.3f}" for value in (row["bit_accuracy"], *means))
         lines.append(
             f"| {method} | {row['bits']} | {row['psnr']:.1f} dB | {1000 * row['seconds_to_read']:.0f} | {cells} |"
         )
@@ -60,8 +64,7 @@ def families_table(results: dict[str, Any]) -> str:
         "| --- " * 9 + "|",
     ]
     for family, found in results.items():
-        embedded = next(row for row in found["embedded"] if row["strength"] == found["strength"])
-        same = next(row for row in found["same_seed"] if row["strength"] == 1)
+        embedded, same = found["embedded"], found["same_seed"]
         attacks, payload = found["attacks"], embedded["payload_verified"]
         read = [same[name] for name in ("read_by_teacher", "read_by_own")]
         cells = [
@@ -83,11 +86,13 @@ def draw_curves(results: dict[str, Any], file: Path) -> None:
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     titles = ("embedded: against the photograph", "same seed: D(z + delta) against D(z)")
-    for axes, title, key in zip(figure.subplots(1, 2), titles, ("embedded", "same_seed"), strict=True):
+    for axes, title, key in zip(
+        figure.subplots(1, 2), titles, ("embedded_curve", "same_seed_curve"), strict=True
+    ):
         for number, (family, found) in enumerate(results.items()):
             ratios = [row["psnr"] for row in found[key]]
             for style, reader in (("-", "read_by_teacher"), ("--", "read_by_own")):
-                if key == "embedded" and style == "--":
+                if key == "embedded_curve" and style == "--":
                     continue
                 values = [row.get(reader, row)["bit_accuracy"] for row in found[key]]
                 label = family if style == "-" else None

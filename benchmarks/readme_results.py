@@ -308,11 +308,7 @@ def family_table(folder: Path) -> str:
     ]
     for name in ("sd", "sdxl", "sd3", "flux"):
         found = json.loads((folder / f"family_{name}.json").read_text())["results"]
-        strengths = {"embedded": found["strength"], "same_seed": 1.0}
-        embedded, same = (
-            next(row for row in found[key] if row["strength"] == strength)
-            for key, strength in strengths.items()
-        )
+        embedded, same = found["embedded"], found["same_seed"]
         cells = [
             f"{read['bit_accuracy']:.3f} at {row['psnr']:.1f} dB ({read['tpr_at_0.001']['of']})"
             for row, read in ((embedded, embedded), (same, same["read_by_teacher"]))

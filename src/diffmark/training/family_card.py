@@ -132,39 +132,45 @@ def _autoencoder(found: dict[str, Any]) -> str:
 def _curves(found: dict[str, Any]) -> str:
     lines = [
         "Embedded into photographs with our autoencoder and read with it; PSNR against the photograph:\n",
-        "| strength | PSNR | bit accuracy | worst image | payload verified |",
-        "| --- | --- | --- | --- | --- |",
+        "| strength | PSNR | bit accuracy | worst image | payload verified | images |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    for row in found["embedded"]:
+    for row in _with_default(found, "embedded"):
         lines.append(
             f"| {row['strength']:g} | {row['psnr']:.1f} dB | {row['bit_accuracy']:.4f} | "
-            f"{row['worst_image']:.3f} | {row['payload_verified']['rate']:.2f} |"
+            f"{row['worst_image']:.3f} | {row['payload_verified']['rate']:.2f} | {row['payload_verified']['of']} |"
         )
     if "same_seed" in found:
         lines += [
             "\nSame seed, D(z + delta) against D(z) of the tiny autoencoder, as a pipeline makes them:\n",
-            "| strength | PSNR | read with the tiny encoder | payload | read with ours | payload |",
-            "| --- | --- | --- | --- | --- | --- |",
+            "| strength | PSNR | read with the tiny encoder | payload | read with ours | payload | images |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
         ]
-        for row in found["same_seed"]:
-            lines.append(f"| {row['strength']:g} | {row['psnr']:.1f} dB | {_both(row)} |")
+        for row in _with_default(found, "same_seed"):
+            lines.append(f"| {row['strength']:g} | {row['psnr']:.1f} dB | {_both(row)} | {_images(row)} |")
     return "\n".join(lines) + "\n"
+
+
+def _with_default(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The rows of a curve, the one of the default strength replaced by that of all pictures."""
+    default = found[name]
+    return [default if row["strength"] == default["strength"] else row for row in found[f"{name}_curve"]]
+
+
+def _images(row: dict[str, Any]) -> int:
+    return int(row["read_by_own"]["payload_verified"]["of"])
 
 
 def _generated(found: dict[str, Any]) -> str:
     """Same-seed images after attacks, and of other sizes, where they were measured."""
-    attacked = [row["attacks"] for row in found.get("same_seed", ()) if "attacks" in row]
-    rows = {**(attacked[0] if attacked else {}), **found.get("generated_sizes", {})}
-    if not rows:
+    if "same_seed" not in found:
         return ""
+    rows = {**found["same_seed"]["attacks"], **found["generated_sizes"]}
     lines = [
         "Same seed at strength 1, after attacks and at other sizes (height x width):\n",
         "| | read with the tiny encoder | payload | read with ours | payload | images |",
         "| --- | --- | --- | --- | --- | --- |",
-        *(
-            f"| {_label(name, row)} | {_both(row)} | {row['read_by_own']['payload_verified']['of']} |"
-            for name, row in rows.items()
-        ),
+        *(f"| {_label(name, row)} | {_both(row)} | {_images(row)} |" for name, row in rows.items()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -196,17 +202,15 @@ def _fast(found: dict[str, Any], strength: float) -> str:
     if "fast" not in found:
         return ""
     title = f"The same read with the pixel decoder (`--fast`), embedded at strength {strength:g}:"
-    generated = "".join(
-        "\n"
-        + _wrapped(
-            "Of generated images (same seed, strength 1) it reads "
-            f"{row['read_by_fast']['bit_accuracy']:.4f} of the bits and "
-            f"{row['read_by_fast']['payload_verified']['rate']:.2f} of the payloads."
-        )
-        for row in found.get("same_seed", ())
-        if row["strength"] == 1
+    table = _table(title, found["fast"])
+    if "same_seed" not in found:
+        return table
+    read = found["same_seed"]["read_by_fast"]
+    generated = (
+        f"Of generated images (same seed, strength 1) it reads {read['bit_accuracy']:.4f} of the bits and "
+        f"{read['payload_verified']['rate']:.2f} of the payloads."
     )
-    return _table(title, found["fast"]) + generated
+    return f"{table}\n{_wrapped(generated)}"
 
 
 def _negatives(found: dict[str, Any]) -> str:
@@ -230,5 +234,4 @@ def _negatives(found: dict[str, Any]) -> str:
 
 
 def _same_seed_count(found: dict[str, Any]) -> int | str:
-    rows = found.get("same_seed")
-    return rows[0]["read_by_teacher"]["payload_verified"]["of"] if rows else "none"
+    return _images(found["same_seed"]) if "same_seed" in found else "none"

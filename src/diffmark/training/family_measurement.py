@@ -2,6 +2,7 @@
 
 embedded          photographs marked with our own small autoencoder, PSNR against the photograph
 same_seed         D(z + delta) of the teacher's autoencoder against D(z), as a pipeline of the family makes them
+..._curve         the same over strengths, on a third of the pictures
 generated_sizes   the same at other sizes
 fast              the embedded ones again, read with the codec's pixel decoder if it has one
 negatives         unmarked crops
@@ -119,15 +120,16 @@ def measure_family(
     size = codec.config.image_size[0]
     photographs = [Image.fromarray(centre_square(path, size)) for path in chosen[:marked]]
     found: dict[str, Any] = {"held_out": len(paths), "payload_bits": [20, 13, 12]}
-    found["embedded"] = _embedded(marker, reader, own, photographs)
-    strength = found["strength"] = suggested_strength(found["embedded"])
+    found["embedded_curve"] = _embedded_curve(marker, reader, own, _third(photographs))
+    strength = found["strength"] = suggested_strength(found["embedded_curve"])
     codec.config = replace(codec.config, embed_strength=strength)
     images = marker.embedded(own, photographs, strength)
+    found["embedded"] = {"strength": strength, **_ratios(images, photographs), **reader.figures(images)}
     found["attacks"] = {
         name: reader.figures(_changed(name, images, seed))
         for name in tqdm(ATTACKS, desc="attacks", disable=None)
     }
-    found["sizes"] = _sizes(marker, reader, own, photographs[: max(marked // 4, 2)], strength)
+    found["sizes"] = _sizes(marker, reader, own, photographs[: max(marked // 8, 2)], strength)
     readers = {"own": reader}
     if pixel_decoder is not None:
         fast = Reader(Detector(codec, None, pixel_decoder=pixel_decoder), accounts, memory)
@@ -136,6 +138,7 @@ def measure_family(
     if teacher is not None and same_seed:
         readers = {"teacher": Reader(Detector(codec, teacher), accounts, memory), **readers}
         found["autoencoder"] = compare(own, teacher, photographs[:same_seed])
+        found["same_seed_curve"] = _same_seed_curve(marker, readers, teacher, _third(photographs[:same_seed]))
         found["same_seed"] = _same_seed(marker, readers, teacher, photographs[:same_seed], generated, seed)
         found["generated_sizes"] = _generated_sizes(marker, readers, teacher, photographs[:generated])
     unmarked = unmarked_pictures(reader, own, chosen, negatives, seed)
@@ -166,7 +169,11 @@ def _check_counts(marked: int, same_seed: int, generated: int) -> None:
         raise ValueError(f"{generated} generated pictures are more than the {same_seed} through the teacher")
 
 
-def _embedded(
+def _third(photographs: list[Image.Image]) -> list[Image.Image]:
+    return photographs[: max(len(photographs) // 3, 1)]
+
+
+def _embedded_curve(
     marker: Marker, reader: Reader, own: nn.Module, photographs: list[Image.Image]
 ) -> list[dict[str, Any]]:
     """Accuracy and PSNR over strengths."""
@@ -215,17 +222,24 @@ def _same_seed(
     photographs: list[Image.Image],
     attacked: int,
     seed: int,
+) -> dict[str, Any]:
+    """D(z + delta) against D(z) with the teacher, read with the teacher's encoder and with our own."""
+    plain, images = (
+        marker.generated(teacher, photographs, strength)
+        for strength in tqdm((0.0, 1.0), desc="same seed", disable=None)
+    )
+    attacks = {name: _read_by(readers, _changed(name, images[:attacked], seed)) for name in SAME_SEED_ATTACKS}
+    return {"strength": 1.0, **_ratios(images, plain), **_read_by(readers, images), "attacks": attacks}
+
+
+def _same_seed_curve(
+    marker: Marker, readers: dict[str, Reader], teacher: nn.Module, photographs: list[Image.Image]
 ) -> list[dict[str, Any]]:
-    """D(z + s delta) against D(z) with the teacher, read with the teacher's encoder and with our own."""
+    """The same over strengths."""
     plain, curve = marker.generated(teacher, photographs, 0.0), []
-    for strength in tqdm(SAME_SEED_STRENGTHS, desc="same seed", disable=None):
+    for strength in tqdm(SAME_SEED_STRENGTHS, desc="same seed, strengths", disable=None):
         images = marker.generated(teacher, photographs, strength)
-        row = {"strength": strength, **_ratios(images, plain), **_read_by(readers, images)}
-        if strength == 1:
-            row["attacks"] = {
-                name: _read_by(readers, _changed(name, images[:attacked], seed)) for name in SAME_SEED_ATTACKS
-            }
-        curve.append(row)
+        curve.append({"strength": strength, **_ratios(images, plain), **_read_by(readers, images)})
     return curve
 
 
