@@ -39,7 +39,7 @@ from diffmark.training.spread import start_matched, start_spread
 
 STAGES = ("channel", "round_trip")
 RIM = 2  # latents at the rim of a crop that are not laid back: the autoencoder missed their neighbours
-VALIDATED, THROUGH = 64, 32  # hosts that a codec is validated on, and of these where all go through pixels
+VALIDATED, THROUGH = 64, 16  # hosts that a codec is validated on, and of these where all go through pixels
 SECRETS = 64  # drawn to find delta's mean deviation
 MATCHED = 256  # hosts that a codec with matched filters is started on
 
