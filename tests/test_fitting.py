@@ -220,6 +220,12 @@ def test_it_is_found_where_gradients_are_off(secret, small):
     assert right(z + delta, secret) > 0.95
 
 
+def test_a_mark_that_cannot_be_read_is_told(secret, small):
+    detector, z, _ = small
+    with pytest.warns(UserWarning, match=r"\d\d% of the bits are read; generate larger ones"):
+        delta_at_z0(detector.codec, detector.vae, z, secret, strength=0.02)
+
+
 def test_an_autoencoder_without_gradients_is_told(secret, small):
     detector, z, _ = small
     with pytest.raises(ValueError, match="no gradient"):

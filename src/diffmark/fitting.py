@@ -9,6 +9,7 @@ what is not straight. The detector is the same as for any other delta.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from diffmark.vae import decode, encode
 
 LOOKS = 2  # at weights that were solved for
 CLIMBS = 4  # slopes that are followed
+ENOUGH = 0.9  # of the bits, below which a climb has failed
 TAMED = 10.0  # what margins are divided by in a climb, so that bits that are read already go on rising
 NEVER = 1e6  # a host so high that its bit gets nothing
 
@@ -127,22 +129,33 @@ def climb(codec: Codec, vae: Any, z: Tensor, secrets: SecretLike, strength: floa
     """A delta for latents z (B, C, h, w) that are coarser than the native ones and cannot hold their patterns.
 
     Up the slope of the logarithm of the chance that all bits are read: each slope is taken where the mean of those
-    before it leads, as in the method of Frank and Wolfe. It needs gradients through the autoencoder.
+    before it leads, as in the method of Frank and Wolfe. It needs gradients through the autoencoder. Warns if too
+    few bits are read at the end.
     """
     signs = torch.from_numpy(2.0 * as_secrets(secrets, codec.config.length) - 1)
     deviation = float(codec.delta(secrets).std())
     delta = torch.zeros_like(z)
+
+    def margins_at(delta: Tensor) -> Tensor:
+        logits = look(codec, vae, z + strength * delta)
+        return (logits[..., 1] - logits[..., 0]) * signs.to(logits)
+
     with torch.inference_mode(False), torch.enable_grad():
         z = z.clone()
         for step in range(CLIMBS):
             there = delta.clone().requires_grad_()
-            logits = look(codec, vae, z + strength * there)
-            margins = (logits[..., 1] - logits[..., 0]) * signs.to(logits)
-            (slope,) = torch.autograd.grad(F.logsigmoid(margins / TAMED).sum(), there)
+            (slope,) = torch.autograd.grad(F.logsigmoid(margins_at(there) / TAMED).sum(), there)
             if not slope.isfinite().all() or not slope.any():
                 raise ValueError(
                     "the autoencoder has no gradient here, which latents this small need: give it float32 weights, "
                     "or mark the finished image with `diffmark embed`"
                 )
             delta = rescale(delta + (rescale(slope, deviation) - delta) / (step + 1), deviation)
+    read = float((margins_at(delta) > 0).float().mean())
+    if read < ENOUGH:
+        warnings.warn(
+            f"images this small hold the mark badly: {read:.0%} of the bits are read; generate larger ones, raise "
+            "the strength, or mark the finished image with `diffmark embed`",
+            stacklevel=2,
+        )
     return delta.detach()
