@@ -80,6 +80,40 @@ def families_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def sizes_table(results: dict[str, Any]) -> str:
+    """Generated pictures of other sizes, read with the tiny encoder and with ours."""
+    sizes = next(iter(results.values()))["generated_sizes"]
+    lines = [f"| height x width | {' | '.join(f'`{family}`' for family in results)} |"]
+    lines.append("| --- |" + " --- |" * len(results))
+    for size in sizes:
+        rows = [found["generated_sizes"][size] for found in results.values()]
+        cells = [
+            " / ".join(f"{row[name]['bit_accuracy']:.2f}" for name in ("read_by_teacher", "read_by_own"))
+            + f", {row['psnr']:.0f} dB"
+            for row in rows
+        ]
+        lines.append(f"| {size} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def fast_table(results: dict[str, Any]) -> str:
+    """What reading with a pixel decoder loses against our autoencoder."""
+    names = list(next(iter(results.values()))["fast"])
+    lines = [
+        f"| codec, autoencoder / `--fast` | {' | '.join(name.replace('_', ' ') for name in names)} | generated |"
+    ]
+    lines.append("| --- |" + " --- |" * (len(names) + 1))
+    for family, found in results.items():
+        cells = [
+            f"{found['attacks'][n]['bit_accuracy']:.3f} / {found['fast'][n]['bit_accuracy']:.3f}"
+            for n in names
+        ]
+        same = found["same_seed"]
+        cells.append(" / ".join(f"{same[f'read_by_{way}']['bit_accuracy']:.3f}" for way in ("own", "fast")))
+        lines.append(f"| `{family}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def draw_curves(results: dict[str, Any], file: Path) -> None:
     """Bit accuracy over PSNR of each family, embedded and same seed."""
     from matplotlib.figure import Figure
@@ -107,6 +141,8 @@ FAMILIES = ("family_sd", "family_sdxl", "family_sd3", "family_flux")
 TABLES: dict[str, tuple[str, tuple[str, ...], Callable[[dict[str, Any]], str]]] = {
     "alignment": ("detection", ("alignment",), alignment_table),
     "families": ("families", FAMILIES, families_table),
+    "sizes": ("families", FAMILIES, sizes_table),
+    "fast": ("families", FAMILIES, fast_table),
     "comparison": ("families", ("family_comparison",), comparison_table),
 }
 
