@@ -23,7 +23,7 @@ from diffmark.codec import Codec
 from diffmark.detection import Detector
 from diffmark.embedding import embed
 from diffmark.evaluation.metrics import psnr
-from diffmark.fitting import delta_at_z0
+from diffmark.latent_marks import delta_at_z0
 from diffmark.training.measurement import rounded, write_result
 from diffmark.training.photographs import unseen_photographs
 from diffmark.training.tiny import open_autoencoder

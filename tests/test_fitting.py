@@ -15,8 +15,9 @@ from diffmark.codec import Codec, spread, whiten
 from diffmark.detection import Detector
 from diffmark.embedding import embed
 from diffmark.evaluation.metrics import psnr
-from diffmark.fitting import delta_at_z0, fill, fitted_weights, share_out
+from diffmark.fitting import fill, fitted_weights, share_out
 from diffmark.injection import Injection
+from diffmark.latent_marks import delta_at_z0
 from diffmark.marking import UnmarkableError
 from diffmark.training.spread import start_spread
 from diffmark.vae import decode, encode, upcast

@@ -200,6 +200,7 @@ class Codec(nn.Module):
         self.decoder = SecretDecoder(self.config)
         self.calibration = calibration
         self.provenance = provenance or {}
+        self.folder: Path | None = None  # that it was loaded from
 
     @property
     def device(self) -> torch.device:
@@ -274,6 +275,7 @@ class Codec(nn.Module):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CodecError(f"{folder / CONFIG_FILE} does not describe a codec: {error}") from error
         codec.load_state_dict(read_weights(folder, codec.state_dict()))
+        codec.folder = folder
         return codec.eval()
 
 

@@ -21,10 +21,10 @@ from diffusers.callbacks import PipelineCallback
 from torch import Tensor
 
 from diffmark.codec import Codec, CodecConfig
-from diffmark.fitting import delta_at_z0
 from diffmark.injection import Injection
+from diffmark.latent_marks import delta_at_z0
 from diffmark.secret import SecretLike, as_secrets
-from diffmark.vae import check_family, upcast
+from diffmark.vae import check_family, own_vae, upcast
 
 # Schedulers that tests hold to the dose. Others may rebuild a sample from before the share and lose it.
 SCHEDULERS = (
@@ -147,9 +147,9 @@ class WatermarkCallback(PipelineCallback):
             height, width = (side * pipe.vae_scale_factor for side in self._size)
             z = pipe._unpack_latents(latents, height, width, pipe.vae_scale_factor)
         with upcast(pipe.vae):
-            delta = delta_at_z0(
-                self.codec, pipe.vae, z.float(), self.secrets, self.strength * float(self._weights[-1])
-            )
+            strength = self.strength * float(self._weights[-1])
+            own = own_vae(self.codec, beside=pipe.vae)
+            delta = delta_at_z0(self.codec, pipe.vae, z.float(), self.secrets, strength, own)
         return self._laid_out(pipe, delta, latents)
 
     def begin(self, pipe: Any, latents: Tensor) -> None:

@@ -19,10 +19,10 @@ from diffmark import statistics
 from diffmark.calibration import Calibration, evidence
 from diffmark.codec import Codec
 from diffmark.detection import Detector
-from diffmark.fitting import delta_at_z0
 from diffmark.images import ImageLike, read_image
+from diffmark.latent_marks import delta_at_z0
 from diffmark.provenance import weights_digest
-from diffmark.vae import decode, encode
+from diffmark.vae import decode, encode, own_vae
 
 SMALLEST_CROP = 0.5  # of each side; crops are unmarked images too
 
@@ -43,6 +43,7 @@ def calibrate(
     detector = Detector(codec, vae)
     size, length = codec.config.image_size, codec.config.length
     share = float(codec.config.injection.weights([0.0])[-1])
+    own = own_vae(codec, beside=vae)
     right, ratios, negatives = [], [], []
     for number, image in enumerate(images):
         picture = read_image(image)
@@ -52,7 +53,7 @@ def calibrate(
             vae, torch.from_numpy(picture.resized(size).pixels())[None].to(next(vae.parameters()).device)
         )
         clean = _eight_bits(decode(vae, z))
-        marked = _eight_bits(decode(vae, z + share * delta_at_z0(codec, vae, z, secret, share)))
+        marked = _eight_bits(decode(vae, z + share * delta_at_z0(codec, vae, z, secret, share, own)))
         ratios.append(10 * math.log10(4 / max(float((marked - clean).square().mean()), 1e-12)))
         right.append(int(((_margins(detector, marked)[0] > 0) == secret[0]).sum()))
         parts = [random_crop(picture.image, rng) for _ in range(crops)]

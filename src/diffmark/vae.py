@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from diffmark.codec import CodecConfig
+from diffmark.codec import Codec, CodecConfig
 
 
 class FamilyError(ValueError):
@@ -142,6 +143,23 @@ def load_vae(source: str | Path) -> nn.Module:
         raise FileNotFoundError(
             f"{str(source)!r} is no folder, and the hub gave no pipeline with a vae of that id: {error}"
         ) from error
+
+
+def own_vae(codec: Codec, beside: nn.Module) -> nn.Module | None:
+    """The small autoencoder that lies in a codec's folder, on the device of the one that it will read beside.
+
+    None where there is none, or where that one is it, or another of its class.
+    """
+    from diffmark.vista.autoencoder import PatchAutoencoder
+
+    if codec.folder is None or not (codec.folder / "vae").is_dir() or isinstance(beside, PatchAutoencoder):
+        return None
+    return _small_vae(codec.folder / "vae", next(beside.parameters()).device)
+
+
+@lru_cache(maxsize=4)
+def _small_vae(folder: Path, device: torch.device) -> nn.Module:
+    return load_vae(folder).float().to(device)
 
 
 def _find_class(name: str) -> Any:

@@ -115,21 +115,21 @@ def measure_family(
     accounts = Accounts(len(paths), codec.config.length, rng)
     order = rng.permutation(len(paths))  # the folders hold different kinds of pictures
     chosen = [paths[i] for i in order]
-    marker = Marker(codec, accounts, memory)
+    marker = Marker(codec, own, teacher, accounts, memory)
     reader = Reader(Detector(codec, own), accounts, memory)
     size = codec.config.image_size[0]
     photographs = [Image.fromarray(centre_square(path, size)) for path in chosen[:marked]]
     found: dict[str, Any] = {"held_out": len(paths), "payload_bits": [20, 13, 12]}
-    found["embedded_curve"] = _embedded_curve(marker, reader, own, _third(photographs))
+    found["embedded_curve"] = _embedded_curve(marker, reader, _third(photographs))
     strength = found["strength"] = suggested_strength(found["embedded_curve"])
     codec.config = replace(codec.config, embed_strength=strength)
-    images = marker.embedded(own, photographs, strength)
+    images = marker.embedded(photographs, strength)
     found["embedded"] = {"strength": strength, **_ratios(images, photographs), **reader.figures(images)}
     found["attacks"] = {
         name: reader.figures(_changed(name, images, seed))
         for name in tqdm(ATTACKS, desc="attacks", disable=None)
     }
-    found["sizes"] = _sizes(marker, reader, own, photographs[: max(marked // 8, 2)], strength)
+    found["sizes"] = _sizes(marker, reader, photographs[: max(marked // 8, 2)], strength)
     readers = {"own": reader}
     if pixel_decoder is not None:
         fast = Reader(Detector(codec, None, pixel_decoder=pixel_decoder), accounts, memory)
@@ -138,9 +138,9 @@ def measure_family(
     if teacher is not None and same_seed:
         readers = {"teacher": Reader(Detector(codec, teacher), accounts, memory), **readers}
         found["autoencoder"] = compare(own, teacher, photographs[:same_seed])
-        found["same_seed_curve"] = _same_seed_curve(marker, readers, teacher, _third(photographs[:same_seed]))
-        found["same_seed"] = _same_seed(marker, readers, teacher, photographs[:same_seed], generated, seed)
-        found["generated_sizes"] = _generated_sizes(marker, readers, teacher, photographs[:generated])
+        found["same_seed_curve"] = _same_seed_curve(marker, readers, _third(photographs[:same_seed]))
+        found["same_seed"] = _same_seed(marker, readers, photographs[:same_seed], generated, seed)
+        found["generated_sizes"] = _generated_sizes(marker, readers, photographs[:generated])
     unmarked = unmarked_pictures(reader, own, chosen, negatives, seed)
     kind = codec.config.evidence
     found["negatives"] = {
@@ -173,13 +173,11 @@ def _third(photographs: list[Image.Image]) -> list[Image.Image]:
     return photographs[: max(len(photographs) // 3, 1)]
 
 
-def _embedded_curve(
-    marker: Marker, reader: Reader, own: nn.Module, photographs: list[Image.Image]
-) -> list[dict[str, Any]]:
+def _embedded_curve(marker: Marker, reader: Reader, photographs: list[Image.Image]) -> list[dict[str, Any]]:
     """Accuracy and PSNR over strengths."""
     curve = []
     for strength in tqdm(STRENGTHS, desc="embedding", disable=None):
-        images = marker.embedded(own, photographs, strength)
+        images = marker.embedded(photographs, strength)
         curve.append({"strength": strength, **_ratios(images, photographs), **reader.figures(images)})
     return curve
 
@@ -203,14 +201,12 @@ def _changed(name: str, images: list[Image.Image], seed: int) -> list[Image.Imag
     return [ATTACKS[name](image, np.random.default_rng([seed, i])) for i, image in enumerate(images)]
 
 
-def _sizes(
-    marker: Marker, reader: Reader, own: nn.Module, photographs: list[Image.Image], strength: float
-) -> dict[str, Any]:
+def _sizes(marker: Marker, reader: Reader, photographs: list[Image.Image], strength: float) -> dict[str, Any]:
     """Photographs stretched to other sizes and aspects before they are marked."""
     found = {}
     for size in tqdm(SIZES, desc="sizes", disable=None):
         plain = _resized(photographs, size)
-        images = marker.embedded(own, plain, strength)
+        images = marker.embedded(plain, strength)
         found[_named(size)] = {**_ratios(images, plain), **reader.figures(images)}
     return found
 
@@ -218,14 +214,13 @@ def _sizes(
 def _same_seed(
     marker: Marker,
     readers: dict[str, Reader],
-    teacher: nn.Module,
     photographs: list[Image.Image],
     attacked: int,
     seed: int,
 ) -> dict[str, Any]:
     """D(z + delta) against D(z) with the teacher, read with the teacher's encoder and with our own."""
     plain, images = (
-        marker.generated(teacher, photographs, strength)
+        marker.generated(photographs, strength)
         for strength in tqdm((0.0, 1.0), desc="same seed", disable=None)
     )
     attacks = {name: _read_by(readers, _changed(name, images[:attacked], seed)) for name in SAME_SEED_ATTACKS}
@@ -233,25 +228,25 @@ def _same_seed(
 
 
 def _same_seed_curve(
-    marker: Marker, readers: dict[str, Reader], teacher: nn.Module, photographs: list[Image.Image]
+    marker: Marker, readers: dict[str, Reader], photographs: list[Image.Image]
 ) -> list[dict[str, Any]]:
     """The same over strengths."""
-    plain, curve = marker.generated(teacher, photographs, 0.0), []
+    plain, curve = marker.generated(photographs, 0.0), []
     for strength in tqdm(SAME_SEED_STRENGTHS, desc="same seed, strengths", disable=None):
-        images = marker.generated(teacher, photographs, strength)
+        images = marker.generated(photographs, strength)
         curve.append({"strength": strength, **_ratios(images, plain), **_read_by(readers, images)})
     return curve
 
 
 def _generated_sizes(
-    marker: Marker, readers: dict[str, Reader], teacher: nn.Module, photographs: list[Image.Image]
+    marker: Marker, readers: dict[str, Reader], photographs: list[Image.Image]
 ) -> dict[str, Any]:
     """D(z + delta) against D(z) with the teacher at other sizes."""
     found = {}
     for size in tqdm(GENERATED_SIZES, desc="generated sizes", disable=None):
         few = len(photographs) if math.prod(size) <= LARGE else max(len(photographs) // 4, 1)
         stretched = _resized(photographs[:few], size)
-        plain, images = (marker.generated(teacher, stretched, strength) for strength in (0.0, 1.0))
+        plain, images = (marker.generated(stretched, strength) for strength in (0.0, 1.0))
         found[_named(size)] = {**_ratios(images, plain), **_read_by(readers, images)}
     return found
 

@@ -21,8 +21,8 @@ from diffmark.codec import Codec
 from diffmark.detection import Detector
 from diffmark.embedding import embed
 from diffmark.evaluation.memory import Memory, Recipe, picture_digest
-from diffmark.fitting import delta_at_z0
 from diffmark.images import read_image
+from diffmark.latent_marks import delta_at_z0
 from diffmark.payload import PayloadScheme
 from diffmark.provenance import weights_digest
 from diffmark.training.measurement import rate, rounded
@@ -52,26 +52,32 @@ class Accounts:
 class Marker:
     """Marks photographs with their secrets."""
 
-    def __init__(self, codec: Codec, accounts: Accounts, memory: Memory) -> None:
-        self.codec, self.accounts, self.memory = codec, accounts, memory
+    def __init__(
+        self, codec: Codec, own: nn.Module, teacher: nn.Module | None, accounts: Accounts, memory: Memory
+    ) -> None:
+        self.codec, self.own, self.teacher = codec, own, teacher
+        self.accounts, self.memory = accounts, memory
         self._codec = {
             "codec": weights_digest(codec, half=True),
             "deviation": codec.config.deviation,
             "fitted": codec.config.fitted,
         }
 
-    def embedded(self, own: nn.Module, images: Sequence[Image.Image], strength: float) -> list[Image.Image]:
+    def embedded(self, images: Sequence[Image.Image], strength: float) -> list[Image.Image]:
         """The difference that our autoencoder makes of delta, added to each image."""
 
         def mark(number: int, image: Image.Image) -> Image.Image:
-            return embed(image, self.codec, own, self.accounts.secrets[number], strength)
+            return embed(image, self.codec, self.own, self.accounts.secrets[number], strength)
 
-        return self._marked("embedded", own, images, strength, mark)
+        return self._marked({"embedded": weights_digest(self.own)}, images, strength, mark)
 
-    def generated(
-        self, teacher: nn.Module, images: Sequence[Image.Image], strength: float
-    ) -> list[Image.Image]:
-        """The pictures of latents that carry the secret, as at the end of a pipeline."""
+    def generated(self, images: Sequence[Image.Image], strength: float) -> list[Image.Image]:
+        """The pictures of latents that carry the secret, as at the end of a pipeline with the teacher."""
+        teacher, own = self.teacher, self.own
+        assert teacher is not None
+        recipe: Recipe = {"generated": weights_digest(teacher)}
+        if strength:
+            recipe |= {"read_by": weights_digest(own)}
 
         def mark(number: int, image: Image.Image) -> Image.Image:
             recipe = {"latents": weights_digest(teacher), "picture": picture_digest(image)}
@@ -79,23 +85,21 @@ class Marker:
             z = torch.from_numpy(kept["z"])
             if strength:
                 secret = self.accounts.secrets[number]
-                z = z + strength * delta_at_z0(self.codec, teacher, z, secret, strength)
+                z = z + strength * delta_at_z0(self.codec, teacher, z, secret, strength, own)
             return as_image(vae.decode(teacher, z))
 
-        return self._marked("generated", teacher, images, strength, mark)
+        return self._marked(recipe, images, strength, mark)
 
     def _marked(
         self,
-        kind: str,
-        autoencoder: nn.Module,
+        shared: Recipe,
         images: Sequence[Image.Image],
         strength: float,
         mark: Callable[[int, Image.Image], Image.Image],
     ) -> list[Image.Image]:
-        shared: Recipe = {kind: weights_digest(autoencoder), "strength": strength}
         made = []
         for number, image in enumerate(images):
-            recipe = shared | {"picture": picture_digest(image)}
+            recipe = shared | {"strength": strength, "picture": picture_digest(image)}
             if strength:
                 recipe |= self._codec | {"secret": self.accounts.secrets[number].tolist()}
             made.append(self.memory.remember_image(recipe, lambda n=number, i=image: mark(n, i)))  # type: ignore[misc]

@@ -1,0 +1,171 @@
+"""The delta of a picture that is known: its latents are finished, and one secret is to be read from them.
+
+If the codec is fitted, what a detector will find is looked at first: the picture of z is resized to the native size and
+encoded by the model's own autoencoder and by the small one beside the codec, since nobody knows yet who will read.
+
+native size     weights of the bits are solved for (diffmark.fitting)
+larger latents  the same, with a native delta laid into them in two ways that are mixed by what each is worth
+smaller ones    are too coarse for the codec's patterns: delta is found by going up the slope of what is read
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from diffmark.codec import Codec, rescale, spread
+from diffmark.fitting import fitted_weights
+from diffmark.secret import Bits, SecretLike, as_secrets
+from diffmark.vae import decode, encode
+
+CLIMBS = 12  # slopes that are followed
+TAMED = 4.0  # what margins are divided by in a climb, so that bits that are read already go on rising
+ENOUGH = 0.9  # of the bits, below which a climb has failed
+
+
+@torch.no_grad()
+def delta_at_z0(
+    codec: Codec, vae: Any, z: Tensor, secrets: SecretLike, strength: float = 1.0, own: Any = None
+) -> Tensor:
+    """The delta of each secret for latents z (B, C, h, w), fitted to their picture if the codec asks for it.
+
+    `strength` is what delta will be multiplied by; `own` the small autoencoder that may read the picture as well.
+    """
+    size = (z.shape[-2], z.shape[-1])
+    bits = as_secrets(secrets, codec.config.length)
+    if not codec.config.fitted or strength == 0:
+        return codec.delta(bits, size).to(z)
+    bits = bits.repeat(len(z), axis=0) if len(bits) == 1 else bits
+    picture = (codec, vae, z, bits, strength, [vae] if own is None else [vae, own])
+    native = (codec.config.height, codec.config.width)
+    if size == native:
+        return fit(*picture).to(z)
+    find = climb if size[0] < native[0] or size[1] < native[1] else carry
+    parts = [find(codec, vae, z[i : i + 1], bits[i : i + 1], strength, picture[-1]) for i in range(len(z))]
+    return torch.cat(parts).to(z)
+
+
+def fit(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, readers: Sequence[Any]) -> Tensor:
+    """delta (B, C, h, w) for latents z of the native size."""
+
+    def read(delta: Tensor) -> Tensor:
+        return look(codec, readers, decode(vae, z + strength * delta.to(z))).mean(dim=0)
+
+    weights = fitted_weights(codec, bits, read(torch.zeros_like(z)), read)
+    return codec.delta(bits, weights=weights)
+
+
+def carry(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, readers: Sequence[Any]) -> Tensor:
+    """delta (1, C, h, w) for latents z that are larger than the native ones.
+
+    A native delta is laid into them in two ways: stretched, which autoencoders of few channels answer best; and by
+    way of pixels, as what the encoder makes of the difference that it would make at the native size. How much of
+    each is used is solved for, at the energy in pixels that this difference has.
+    """
+    size = (z.shape[-2], z.shape[-1])
+    plain = decode(vae, z).float()
+    pixels = plain.clamp(-1, 1)
+    small = encode(vae, resized(pixels, codec.config.image_size))
+    small_plain, encoded = decode(vae, small).float(), encode(vae, pixels)
+
+    def difference(delta: Tensor) -> Tensor:
+        return decode(vae, small + strength * delta.to(small)).float() - small_plain
+
+    def stretched(delta: Tensor) -> Tensor:
+        return strength * spread(delta, size).to(z)
+
+    def through_pixels(delta: Tensor) -> Tensor:
+        there = resized(difference(delta), (pixels.shape[-2], pixels.shape[-1]))
+        return (encode(vae, pixels + there) - encoded).to(z)
+
+    ways = (stretched, through_pixels)
+    signs = torch.from_numpy(2.0 * bits - 1)
+
+    def margin(picture: Tensor) -> Tensor:
+        """The mean one, over bits and readers."""
+        logits = look(codec, readers, picture)
+        return ((logits[..., 1] - logits[..., 0]) * signs.to(logits)).mean().double().cpu()
+
+    start = codec.delta(bits)
+    changes = torch.cat([decode(vae, z + way(start)).float() - plain for way in ways])
+    worth = torch.stack([margin(plain + change) for change in changes]) - margin(plain)
+    shares = mixture(worth, changes.flatten(1), difference(start).square().mean())
+
+    def mixed(delta: Tensor) -> Tensor:
+        laid = [share * way(delta) for share, way in zip(shares, ways, strict=True) if share]
+        return torch.stack(laid).sum(dim=0)
+
+    def read(delta: Tensor) -> Tensor:
+        return look(codec, readers, decode(vae, z + mixed(delta))).mean(dim=0)
+
+    weights = fitted_weights(codec, bits, look(codec, readers, plain).mean(dim=0), read)
+    return mixed(codec.delta(bits, weights=weights)) / strength
+
+
+def mixture(worth: Tensor, changes: Tensor, energy: Tensor) -> list[float]:
+    """Shares a >= 0 of two changes (2, N) of pixels that are worth most together, for a mean square of `energy`.
+
+    The most of a * worth for a given a * gram * a is where gram * a points along worth.
+    """
+    gram = (changes @ changes.T / changes.shape[1]).double().cpu()
+    both = torch.linalg.lstsq(gram, worth).solution
+    if not both.isfinite().all() or both.max() <= 0:
+        both = torch.tensor([1.0, 0.0]).double()  # nothing is read in either way
+    elif both.min() < 0:  # one takes from the other: the better one alone
+        alone = worth / gram.diagonal().clamp_min(1e-30).sqrt()
+        both = F.one_hot(alone.argmax(), 2).double()
+    return (both * (energy.double().cpu() / (both @ gram @ both).clamp_min(1e-30)).sqrt()).tolist()
+
+
+def climb(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, readers: Sequence[Any]) -> Tensor:
+    """delta (1, C, h, w) for latents z that are coarser than the native ones and cannot hold their patterns.
+
+    Up the slope of the logarithm of the chance that all bits are read: each slope is taken where the mean of those
+    before it leads, as in the method of Frank and Wolfe. It needs gradients through the autoencoders. Warns if too
+    few bits are read at the end.
+    """
+    signs = torch.from_numpy(2.0 * bits - 1)
+    deviation = float(codec.delta(bits).std())
+    delta = torch.zeros_like(z)
+
+    def margins_at(delta: Tensor) -> Tensor:
+        logits = look(codec, readers, decode(vae, z + strength * delta))
+        return (logits[..., 1] - logits[..., 0]) * signs.to(logits)
+
+    with torch.inference_mode(False), torch.enable_grad():
+        z = z.clone()
+        for step in range(CLIMBS):
+            there = delta.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(F.logsigmoid(margins_at(there) / TAMED).sum(), there)
+            if not slope.isfinite().all() or not slope.any():
+                raise ValueError(
+                    "the autoencoder has no gradient here, which latents this small need: give it float32 weights, "
+                    "or mark the finished image with `diffmark embed`"
+                )
+            delta = rescale(delta + (rescale(slope, deviation) - delta) / (step + 1), deviation)
+    read = float((margins_at(delta) > 0).float().mean())
+    if read < ENOUGH:
+        warnings.warn(
+            f"images this small hold the mark badly: {read:.0%} of the bits are read; generate larger ones, raise "
+            "the strength, or mark the finished image with `diffmark embed`",
+            stacklevel=2,
+        )
+    return delta.detach()
+
+
+def look(codec: Codec, readers: Sequence[Any], pixels: Tensor) -> Tensor:
+    """Logits (R, B, L, 2) that detectors with these autoencoders will find in pictures (B, 3, H, W)."""
+    pixels = resized(pixels.float().clamp(-1, 1), codec.config.image_size)
+    return torch.stack([codec.logits(encode(reader, pixels)) for reader in readers])
+
+
+def resized(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+    """(B, 3, H, W) at `size`, as images are resized."""
+    if tuple(pixels.shape[-2:]) == tuple(size):
+        return pixels
+    return F.interpolate(pixels, size, mode="bicubic", antialias=True)
