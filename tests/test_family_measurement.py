@@ -92,15 +92,19 @@ def test_the_least_strength_that_reads_enough_is_suggested(measured):
     found, codec, _ = measured
     assert found["strength"] == codec.config.embed_strength == 2.83  # nothing is read at any
 
-    def suggested(*figures):
+    def suggested(*figures, psnr=36.0):
         rows = zip((0.5, 1.0, 1.41, 2.0), figures, strict=True)
         return suggested_strength(
-            [{"strength": s, "bit_accuracy": a, "payload_verified": {"rate": p}} for s, (a, p) in rows]
+            [
+                {"strength": s, "psnr": psnr - 6 * s, "bit_accuracy": a, "payload_verified": {"rate": p}}
+                for s, (a, p) in rows
+            ]
         )
 
     assert suggested((0.9, 1), (0.97, 1), (0.985, 1), (0.99, 1)) == 1.41
     assert suggested((0.99, 1), (0.99, 1), (0.99, 1), (0.99, 1)) == 1.0  # attacks need a reserve
     assert suggested((0.99, 1), (0.99, 0.9), (0.99, 0.94), (0.99, 0.95)) == 2.0
+    assert suggested((0.99, 1), (0.99, 1), (0.99, 1), (0.99, 1), psnr=49.0) == 1.41  # 40.5 dB: it is not seen
 
 
 def test_a_payload_of_another_account_is_not_verified():

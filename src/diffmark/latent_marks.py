@@ -1,6 +1,6 @@
 """The delta of a picture that is known: its latents are finished, and one secret is to be read from them.
 
-If the codec is fitted, what a detector will find is looked at first: the picture of z is resized to the native size and
+If the codec is fitted, what a detector will find is looked at first: the picture is resized to the native size and
 encoded by the model's own autoencoder and by the small one beside the codec, since nobody knows yet who will read.
 
 native size     weights of the bits are solved for (diffmark.fitting)

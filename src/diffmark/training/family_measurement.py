@@ -48,6 +48,7 @@ STRENGTHS = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83)
 SAME_SEED_STRENGTHS = (0.42, 0.65, 1.0, 1.41)
 ACCURACY = 0.98  # of the bits, that the suggested strength gives ...
 VERIFIED = 0.95  # ... and of the payloads
+UNSEEN = 40.0  # dB: a mark that nobody sees may be stronger than it must be, for what happens to the picture
 SIZES = (
     (256, 256),
     (384, 640),
@@ -183,10 +184,7 @@ def _embedded_curve(marker: Marker, reader: Reader, photographs: list[Image.Imag
 
 
 def suggested_strength(curve: Sequence[dict[str, Any]]) -> float:
-    """The least strength that gives enough of bits and payloads, or the greatest.
-
-    Below 1 attacks would find no reserve.
-    """
+    """The least strength from 1 on that gives enough of bits and payloads, or a greater one that is not seen."""
     enough = [
         row["strength"]
         for row in curve
@@ -194,7 +192,8 @@ def suggested_strength(curve: Sequence[dict[str, Any]]) -> float:
         and row["bit_accuracy"] >= ACCURACY
         and row["payload_verified"]["rate"] >= VERIFIED
     ]
-    return min(enough, default=max(row["strength"] for row in curve))
+    least = min(enough, default=max(row["strength"] for row in curve))
+    return max([least, *(row["strength"] for row in curve if row["psnr"] >= UNSEEN)])
 
 
 def _changed(name: str, images: list[Image.Image], seed: int) -> list[Image.Image]:
