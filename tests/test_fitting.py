@@ -11,40 +11,22 @@ from conftest import _build, tiny_codec
 from PIL import Image
 
 import diffmark
-from diffmark.codec import Codec, spread, whiten
+from diffmark.codec import Codec, spread
 from diffmark.detection import Detector
 from diffmark.embedding import embed
 from diffmark.evaluation.metrics import psnr
 from diffmark.fitting import fill, fitted_weights, share_out
 from diffmark.injection import Injection
-from diffmark.latent_marks import delta_at_z0
 from diffmark.marking import UnmarkableError
-from diffmark.training.spread import start_spread
 from diffmark.vae import decode, encode, upcast
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import random_scene
-from diffmark.vista.training.data import to_uint8
 
 
 def with_fit(codec: Codec, fitted: bool) -> Codec:
     other = Codec(replace(codec.config, fitted=fitted), codec.calibration)
     other.load_state_dict(codec.state_dict())
     return other.eval()
-
-
-def readable(channels: int = 4) -> Codec:
-    """A tiny codec whose decoder reads each bit by what it adds to delta."""
-    codec = tiny_codec(
-        channels, injection=Injection("final"), fitted=True, deviation=0.3, matched_filter=True, embed_dim=64
-    )
-    start_spread(codec)
-    bits = torch.eye(64, dtype=torch.uint8).numpy()
-    patterns = codec.delta(bits) - codec.delta(np.zeros((1, 64), np.uint8))
-    with torch.no_grad():
-        codec.decoder.filters.weight.copy_(whiten(patterns).flatten(1))
-        codec.decoder.head[-1].weight.zero_()
-        codec.decoder.head[-1].bias.zero_()
-    return codec
 
 
 @pytest.fixture(scope="module")
@@ -110,42 +92,6 @@ def test_a_reading_that_is_not_finite_leaves_delta_as_it_was(secret):
     torch.testing.assert_close(weights, torch.ones(1, 64))
 
 
-@pytest.mark.parametrize("kind", ["sd", "sdxl", "sd3", "flux"])
-def test_a_pipeline_adds_the_delta_that_fits_its_latents(kind, secret):
-    rig = _build(kind)
-    codec = readable(rig.channels)
-    plain = rig.run()
-    with diffmark.watermark(rig.pipe, codec, secret):
-        marked = rig.run()
-    latents = [
-        z if z.ndim == 4 else rig.pipe._unpack_latents(z, 64, 64, rig.pipe.vae_scale_factor)
-        for z in (plain, marked)
-    ]
-    expected = delta_at_z0(codec, rig.pipe.vae, latents[0], secret)
-    torch.testing.assert_close(latents[1] - latents[0], expected, atol=1e-4, rtol=1e-3)
-    if kind == "sd3":  # with these random weights some bits can be helped
-        assert not torch.allclose(expected, codec.delta(secret), atol=1e-3)
-
-
-def test_each_image_of_a_batch_is_fitted_for_itself(secret):
-    detector = Detector.from_pretrained("sd")
-    codec, vae = with_fit(detector.codec, True), detector.vae
-    pictures = np.stack([paint(random_scene(seed), 512) for seed in (7, 8)])
-    with torch.no_grad():
-        z = encode(vae, torch.from_numpy(pictures.astype(np.float32) / 127.5 - 1).permute(0, 3, 1, 2))
-    both = delta_at_z0(codec, vae, z, secret)
-    torch.testing.assert_close(both[1:], delta_at_z0(codec, vae, z[1:], secret), atol=1e-4, rtol=1e-3)
-    assert not torch.allclose(both[0], both[1], atol=1e-3)
-
-
-def test_other_sizes_are_looked_at_as_the_detector_does(secret):
-    codec, vae = readable(), _build("sd").pipe.vae
-    z = torch.randn(1, 4, 12, 16, generator=torch.Generator().manual_seed(1))
-    delta = delta_at_z0(codec, vae, z, secret)
-    assert delta.shape == z.shape
-    assert 0.3 < float(delta.std()) <= 3 * 0.3
-
-
 @pytest.mark.parametrize(("fitted", "whole"), [(True, 1.0), (False, 0.528)])
 def test_a_delta_of_another_size_comes_back_whole(secret, fitted, whole):
     """In every injection mode: a pipeline asks the codec for it."""
@@ -186,48 +132,3 @@ def test_nothing_is_too_small_to_stay_unmarked(secret):
     plain = rig.run()
     with diffmark.watermark(rig.pipe, codec, secret, strength=0):
         torch.testing.assert_close(rig.run(), plain, atol=0, rtol=0)
-
-
-@pytest.fixture(scope="module")
-def small():
-    """Detector, latents of 256 pixels, and what the detector reads in the picture of some."""
-    detector = Detector.from_pretrained("sd")
-    pixels = torch.from_numpy(paint(random_scene(7), 256).astype(np.float32) / 127.5 - 1)
-
-    def right(z, secret):
-        image = Image.fromarray(to_uint8(decode(detector.vae, z))[0])
-        return float(((detector.detect(image).margins > 0) == secret).mean())
-
-    with torch.no_grad():
-        return detector, encode(detector.vae, pixels.permute(2, 0, 1)[None]), torch.no_grad()(right)
-
-
-def test_latents_too_coarse_for_the_patterns_get_a_delta_of_their_own(secret, small):
-    detector, z, right = small
-    stretched, delta = (
-        delta_at_z0(with_fit(detector.codec, fitted), detector.vae, z, secret) for fitted in (False, True)
-    )
-    assert float(delta.std()) == pytest.approx(float(stretched.std()), rel=1e-3)
-    assert right(z + stretched, secret) < 0.8
-    assert right(z + delta, secret) > 0.95
-    assert not delta.requires_grad
-    assert all(parameter.grad is None for parameter in detector.vae.parameters())
-
-
-def test_it_is_found_where_gradients_are_off(secret, small):
-    detector, z, right = small
-    with torch.inference_mode():
-        delta = delta_at_z0(detector.codec, detector.vae, z.clone(), secret)
-    assert right(z + delta, secret) > 0.95
-
-
-def test_a_mark_that_cannot_be_read_is_told(secret, small):
-    detector, z, _ = small
-    with pytest.warns(UserWarning, match=r"\d\d% of the bits are read; generate larger ones"):
-        delta_at_z0(detector.codec, detector.vae, z, secret, strength=0.02)
-
-
-def test_an_autoencoder_without_gradients_is_told(secret, small):
-    detector, z, _ = small
-    with pytest.raises(ValueError, match="no gradient"):
-        delta_at_z0(detector.codec, detector.vae, torch.full_like(z, torch.nan), secret)

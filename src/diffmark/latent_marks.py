@@ -113,9 +113,11 @@ def mixture(worth: Tensor, changes: Tensor, energy: Tensor) -> list[float]:
     The most of a * worth for a given a * gram * a is where gram * a points along worth.
     """
     gram = (changes @ changes.T / changes.shape[1]).double().cpu()
+    if not (gram.isfinite().all() and worth.isfinite().all()):
+        return [1.0, 0.0]
     both = torch.linalg.lstsq(gram, worth).solution
-    if not both.isfinite().all() or both.max() <= 0:
-        both = torch.tensor([1.0, 0.0]).double()  # nothing is read in either way
+    if both.max() <= 0:  # nothing is read in either way
+        both = torch.tensor([1.0, 0.0]).double()
     elif both.min() < 0:  # one takes from the other: the better one alone
         alone = worth / gram.diagonal().clamp_min(1e-30).sqrt()
         both = F.one_hot(alone.argmax(), 2).double()

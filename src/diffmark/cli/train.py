@@ -105,8 +105,9 @@ def family(
 ) -> None:
     """Train a codec for a real latent space with its autoencoder alone: channel stage, then round trips."""
     from diffmark.codec import Codec
-    from diffmark.training.family import STAGES, read_family_config, train_stage
+    from diffmark.training.family import STAGES, read_family_config, record, train_stage
     from diffmark.training.ground import prepare_ground
+    from diffmark.training.measurement import write_result
     from diffmark.training.tiny import open_autoencoder
     from diffmark.vae import load_vae
 
@@ -117,6 +118,7 @@ def family(
     trained = Codec.from_pretrained(codec) if codec else None
     for stage in stages or STAGES:
         trained = train_stage(stage, settings, ground, out / stage, trained)
+        write_result(out / stage / "result.json", record(out / stage), settings, settings.seed)
         typer.echo(f"{out / stage / 'best'}  {trained.provenance}")
 
 

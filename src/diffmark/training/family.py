@@ -12,6 +12,7 @@ much in pixels, the encoder then learns the ones that are read best.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -308,10 +309,11 @@ def train_stage(
         }
         finished(trained, ground, stage.psnr_end, made).save_pretrained(Path(folder) / "best")
 
+    run.start_log(first)
     if not first:
         best = validate(trained, config, stage, ground)
         keep_best(0, best)
-    run.start_log(first)
+        run.log(0, {"validated": best})
     last = stage.steps if stop_after is None else min(stage.steps, first + stop_after)
     trained.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     for step in tqdm(range(first, last), name, initial=first, total=stage.steps, disable=None):
@@ -341,3 +343,13 @@ def train_stage(
             run.log(done, line)
     run.close()
     return Codec.from_pretrained(Path(folder) / "best")
+
+
+def record(folder: Path) -> dict[str, Any]:
+    """What a stage in `folder` came to: its best codec, what all of it took, and its log from the start on."""
+    last = max((folder / "checkpoints").glob("step-*"))
+    return {
+        "best": Codec.from_pretrained(folder / "best").provenance,
+        "seconds": round(torch.load(last / "shared.pt", weights_only=True)["seconds"]),
+        "log": [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()],
+    }
