@@ -121,6 +121,8 @@ def test_shares_of_two_changes_are_what_they_are_worth():
     torch.testing.assert_close(shares, torch.tensor([1.2, 1.6]))  # their mean square is half of 4
     alike = torch.tensor([[1.0, 0.0], [2.0, 1.0]])  # the second is mostly the first, louder, and worth less
     assert mixture(torch.tensor([3.0, 4.0]).double(), alike, torch.tensor(2.0)) == pytest.approx([2.0, 0.0])
+    nearly = mixture(torch.tensor([10.0, 1.0]).double(), changes, torch.tensor(0.5))
+    assert nearly == pytest.approx([1.0, 0.0])  # both together are worth half a percent more
     for nothing in ([0.0, -1.0], [torch.nan, 1.0]):
         worth = torch.tensor(nothing).double()
         assert mixture(worth, changes, torch.tensor(0.5)) == pytest.approx([1.0, 0.0])

@@ -23,6 +23,7 @@ from diffmark.fitting import fitted_weights
 from diffmark.secret import Bits, SecretLike, as_secrets
 from diffmark.vae import decode, encode
 
+ALONE = 0.95  # of what both ways are worth together, that one alone is enough
 CLIMBS = 12  # slopes that are followed
 TAMED = 4.0  # what margins are divided by in a climb, so that bits that are read already go on rising
 ENOUGH = 0.9  # of the bits, below which a climb has failed
@@ -110,18 +111,17 @@ def carry(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, reader
 def mixture(worth: Tensor, changes: Tensor, energy: Tensor) -> list[float]:
     """Shares a >= 0 of two changes (2, N) of pixels that are worth most together, for a mean square of `energy`.
 
-    The most of a * worth for a given a * gram * a is where gram * a points along worth.
+    The most of a * worth for a given a * gram * a is where gram * a points along worth. If one is worth nearly as
+    much it is used alone, which spares work; also where one takes from the other, or nothing is read in either.
     """
     gram = (changes @ changes.T / changes.shape[1]).double().cpu()
     if not (gram.isfinite().all() and worth.isfinite().all()):
         return [1.0, 0.0]
-    both = torch.linalg.lstsq(gram, worth).solution
-    if both.max() <= 0:  # nothing is read in either way
-        both = torch.tensor([1.0, 0.0]).double()
-    elif both.min() < 0:  # one takes from the other: the better one alone
-        alone = worth / gram.diagonal().clamp_min(1e-30).sqrt()
-        both = F.one_hot(alone.argmax(), 2).double()
-    return (both * (energy.double().cpu() / (both @ gram @ both).clamp_min(1e-30)).sqrt()).tolist()
+    shares = torch.linalg.lstsq(gram, worth).solution
+    alone = worth / gram.diagonal().clamp_min(1e-30).sqrt()
+    if shares.min() < 0 or alone.max() >= ALONE * (shares @ worth).clamp_min(0).sqrt():
+        shares = F.one_hot(alone.argmax(), 2).double()
+    return (shares * (energy.double().cpu() / (shares @ gram @ shares).clamp_min(1e-30)).sqrt()).tolist()
 
 
 def climb(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, readers: Sequence[Any]) -> Tensor:
@@ -163,7 +163,8 @@ def climb(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, reader
 def look(codec: Codec, readers: Sequence[Any], pixels: Tensor) -> Tensor:
     """Logits (R, B, L, 2) that detectors with these autoencoders will find in pictures (B, 3, H, W)."""
     pixels = resized(pixels.float().clamp(-1, 1), codec.config.image_size)
-    return torch.stack([codec.logits(encode(reader, pixels)) for reader in readers])
+    devices = [next(reader.parameters()).device for reader in readers]
+    return torch.stack([codec.logits(encode(r, pixels.to(d))) for r, d in zip(readers, devices, strict=True)])
 
 
 def resized(pixels: Tensor, size: tuple[int, int]) -> Tensor:
