@@ -126,6 +126,10 @@ def test_shares_of_two_changes_are_what_they_are_worth():
     for nothing in ([0.0, -1.0], [torch.nan, 1.0]):
         worth = torch.tensor(nothing).double()
         assert mixture(worth, changes, torch.tensor(0.5)) == pytest.approx([1.0, 0.0])
+    assert mixture(torch.ones(2).double(), 0 * changes, torch.tensor(0.5)) == [
+        1.0,
+        0.0,
+    ]  # no answer to any delta
 
 
 def test_who_else_may_read_is_fitted_for(secret):

@@ -115,13 +115,13 @@ def mixture(worth: Tensor, changes: Tensor, energy: Tensor) -> list[float]:
     much it is used alone, which spares work; also where one takes from the other, or nothing is read in either.
     """
     gram = (changes @ changes.T / changes.shape[1]).double().cpu()
-    if not (gram.isfinite().all() and worth.isfinite().all()):
+    if not (gram.isfinite().all() and worth.isfinite().all() and (gram.diagonal() > 0).all()):
         return [1.0, 0.0]
     shares = torch.linalg.lstsq(gram, worth).solution
-    alone = worth / gram.diagonal().clamp_min(1e-30).sqrt()
+    alone = worth / gram.diagonal().sqrt()
     if shares.min() < 0 or alone.max() >= ALONE * (shares @ worth).clamp_min(0).sqrt():
         shares = F.one_hot(alone.argmax(), 2).double()
-    return (shares * (energy.double().cpu() / (shares @ gram @ shares).clamp_min(1e-30)).sqrt()).tolist()
+    return (shares * (energy.double().cpu() / (shares @ gram @ shares)).sqrt()).tolist()
 
 
 def climb(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, readers: Sequence[Any]) -> Tensor:
