@@ -57,7 +57,9 @@ class CodecConfig:
     embed_strength: float = (
         1.0  # times delta, when an image is marked with the autoencoder that comes with it
     )
-    fitted: bool = False  # at z0, bits get of delta what each picture asks for (diffmark.fitting)
+    fitted: bool = (
+        False  # at z0, bits get of delta what each picture asks for (diffmark.fitting, latent_marks)
+    )
     doses: Mapping[str, float] = field(
         default_factory=dict
     )  # of other injection modes, to be read about as well
