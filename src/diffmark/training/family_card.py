@@ -14,8 +14,8 @@ MODELS = {
     "flux": "FLUX.1",
 }
 FITTED = (
-    "How much of it a bit gets is solved for each picture (`diffmark.fitting`): in a pipeline for whoever may read, "
-    "with its own autoencoder or with ours (`diffmark.latent_marks`)."
+    "How much of it a bit gets is solved for each picture (`diffmark.fitting`): in a pipeline for whoever may "
+    "read, with its own autoencoder or with ours (`diffmark.latent_marks`)."
 )
 LIMITS = (
     "Trained against distilled autoencoders: a tiny one that others made from the family's full autoencoder, and "
