@@ -24,6 +24,7 @@ from diffmark.training.family import (
     StageConfig,
     delta_of,
     read_family_config,
+    record,
     train_stage,
 )
 from diffmark.training.family_publication import training_of
@@ -227,6 +228,20 @@ def test_a_stopped_stage_ends_with_the_same_weights(teacher, photographs, tmp_pa
     assert (tmp_path / "whole" / "log.jsonl").read_text() == (tmp_path / "parts" / "log.jsonl").read_text()
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(resumed.state_dict()[name], value, msg=name)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_stage_tells_what_it_came_to(steps, teacher, photographs, tmp_path):
+    ground = _ground(teacher, photographs, tmp_path)
+    for _ in range(2):  # a second time from what there is
+        best = train_stage("channel", _config(steps=steps), ground, tmp_path / "run")
+    found = record(tmp_path / "run")
+    assert [line["step"] for line in found["log"] if "validated" in line] == [0, 2][: 1 + steps // 2]
+    assert max(line["validated"] for line in found["log"] if "validated" in line) == pytest.approx(
+        best.provenance["validated"], abs=1e-4
+    )
+    assert found["best"] == best.provenance
+    assert found["seconds"] >= 0
 
 
 def test_the_student_comes_nearer_to_the_teacher(teacher, photographs, tmp_path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
+import accelerate
 import numpy as np
 import pytest
 import torch
@@ -14,11 +16,12 @@ from test_fitting import with_fit
 import diffmark
 from diffmark.codec import Codec, whiten
 from diffmark.detection import Detector
+from diffmark.embedding import embed
 from diffmark.evaluation.metrics import psnr
 from diffmark.injection import Injection
 from diffmark.latent_marks import delta_at_z0, mixture
 from diffmark.training.spread import start_spread
-from diffmark.vae import decode, encode, own_vae
+from diffmark.vae import decode, encode, own_vae, upcast
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import random_scene
@@ -157,17 +160,73 @@ def test_a_pipeline_looks_with_the_autoencoder_beside_the_codec(tmp_path, secret
     small = {"block_out_channels": (4, 4, 8, 8), "layers_per_block": 1}
     PatchAutoencoder(latent_channels=rig.channels, **small).save_pretrained(tmp_path / "vae")
     codec = Codec.from_pretrained(tmp_path)
-    own = own_vae(codec, beside=rig.pipe.vae)
+    here = torch.device("cpu")
+    own = own_vae(codec, rig.pipe.vae, here)
     assert isinstance(own, PatchAutoencoder)
-    assert own_vae(codec, beside=rig.pipe.vae) is own  # loaded once
-    assert own_vae(codec, beside=own) is None  # it is the model's
-    assert own_vae(readable(), beside=rig.pipe.vae) is None
+    assert own_vae(codec, rig.pipe.vae, here) is own  # loaded once
+    assert own_vae(codec, own, here) is None  # it is the model's
+    assert own_vae(readable(), rig.pipe.vae, here) is None
     plain = rig.run()
     with diffmark.watermark(rig.pipe, codec, secret):
         marked = rig.run()
     alone, both = (delta_at_z0(codec, rig.pipe.vae, plain, secret, own=vae) for vae in (None, own))
     torch.testing.assert_close(marked - plain, both, atol=1e-4, rtol=1e-3)
     assert not torch.allclose(alone, both, atol=1e-3)
+
+
+@pytest.mark.parametrize(("kind", "height", "width"), [("flux", 80, 96), ("sdxl", 64, 96), ("sd", 48, 64)])
+def test_a_pipeline_marks_other_sizes_with_a_secret_an_image(kind, height, width, secret):
+    rig = _build(kind)
+    codec, secrets = readable(rig.channels), np.stack([secret, 1 - secret])
+    sizes = {"height": height, "width": width, "num_images_per_prompt": 2}
+    plain = rig.run(**sizes)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "images this small hold the mark badly")  # weights are random here
+        with diffmark.watermark(rig.pipe, codec, secrets):
+            marked = rig.run(**sizes)
+        plain, marked = (
+            z if z.ndim == 4 else rig.pipe._unpack_latents(z, height, width, rig.pipe.vae_scale_factor)
+            for z in (plain, marked)
+        )
+        assert plain.shape == (2, rig.channels, height // 8, width // 8)
+        for number in range(2):
+            part = slice(number, number + 1)
+            expected = delta_at_z0(codec, rig.pipe.vae, plain[part], secrets[part])
+            torch.testing.assert_close((marked - plain)[part], expected, atol=2e-3, rtol=2e-2)
+
+
+@pytest.mark.parametrize("height", [64, 96])
+def test_a_pipeline_of_half_precision_is_fitted_in_float32(height, secret):
+    rig = _build("sd3")
+    codec = readable(rig.channels)
+    with torch.no_grad():
+        z = torch.randn(1, rig.channels, height // 8, 8, generator=torch.Generator().manual_seed(1))
+        vae = copy.deepcopy(rig.pipe.vae).bfloat16()
+        rounded = copy.deepcopy(vae).float()
+        with upcast(vae):
+            fitted = delta_at_z0(codec, vae, z, secret)
+        assert next(vae.parameters()).dtype == torch.bfloat16
+    torch.testing.assert_close(fitted, delta_at_z0(codec, rounded, z, secret), atol=1e-4, rtol=1e-3)
+
+
+def test_weights_that_are_kept_elsewhere_are_read_with_all_the_same(secret):
+    """As a pipeline's `enable_sequential_cpu_offload` does it."""
+    vae = copy.deepcopy(_build("sd3").pipe.vae)
+    codec, z = readable(16), torch.randn(1, 16, 8, 12, generator=torch.Generator().manual_seed(1))
+    expected = delta_at_z0(codec, vae, z, secret, own=_build("sd3").pipe.vae)
+    accelerate.cpu_offload(vae, torch.device("cpu"))
+    assert next(vae.parameters()).device.type == "meta"
+    with upcast(vae):
+        found = delta_at_z0(codec, vae, z, secret, own=_build("sd3").pipe.vae)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("strength", [-1.0, float("nan"), float("inf")])
+def test_a_strength_is_a_number_that_is_not_negative(strength, secret):
+    with pytest.raises(ValueError, match="at least 0"):
+        diffmark.WatermarkCallback(_build("sd").pipe, readable(), secret, strength)
+    with pytest.raises(ValueError, match="at least 0"):
+        embed(Image.new("RGB", (64, 64)), readable(), _build("sd").pipe.vae, secret, strength)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ that is fitted gives each bit as much of delta as this image asks for (diffmark.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 from diffmark.codec import Codec
 from diffmark.fitting import fitted_weights
 from diffmark.images import ImageLike, Picture, read_image
+from diffmark.latent_marks import look
 from diffmark.secret import Bits, SecretLike, as_secrets
-from diffmark.vae import check_family, decode, encode, upcast
+from diffmark.vae import check_family, decode, encode, own_vae, upcast
 
 
 @torch.no_grad()
@@ -32,8 +34,8 @@ def embed(
     """
     check_family(codec.config, vae)
     strength = suited_strength(codec, vae) if strength is None else strength
-    if not np.isfinite(strength):
-        raise ValueError(f"strength must be a finite number, got {strength}")
+    if not 0 <= strength < math.inf:
+        raise ValueError(f"strength must be a finite number of at least 0, got {strength}")
     secrets = as_secrets(secret, codec.config.length)
     if len(secrets) != 1:
         raise ValueError(f"an image carries one secret, got {len(secrets)}")
@@ -61,10 +63,15 @@ def _difference(picture: Picture, codec: Codec, vae: nn.Module, secrets: Bits, s
     def difference_of(delta: Tensor) -> Tensor:
         return (decode(vae, z + strength * delta.to(z)) - plain).float()
 
-    def read(delta: Tensor) -> Tensor:
-        return codec.decode(encode(vae, (small + difference_of(delta)).clamp(-1, 1)))
+    if not codec.config.fitted:
+        return difference_of(codec.delta(secrets)).cpu()
+    own = own_vae(codec, vae, device)
+    readers = [vae] if own is None else [vae, own]
 
-    weights = fitted_weights(codec, secrets, codec.decode(z), read) if codec.config.fitted else None
+    def read(delta: Tensor) -> Tensor:
+        return look(codec, readers, small + difference_of(delta)).mean(dim=0)
+
+    weights = fitted_weights(codec, secrets, look(codec, readers, small).mean(dim=0), read)
     return difference_of(codec.delta(secrets, weights=weights)).cpu()
 
 

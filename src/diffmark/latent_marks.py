@@ -24,6 +24,7 @@ from diffmark.secret import Bits, SecretLike, as_secrets
 from diffmark.vae import decode, encode
 
 ALONE = 0.95  # of what both ways are worth together, that one alone is enough
+LOUDEST = 4.0  # times that a way is used at most, where pixels hardly answer it
 CLIMBS = 12  # slopes that are followed
 TAMED = 4.0  # what margins are divided by in a climb, so that bits that are read already go on rising
 ENOUGH = 0.9  # of the bits, below which a climb has failed
@@ -42,12 +43,12 @@ def delta_at_z0(
     if not codec.config.fitted or strength == 0:
         return codec.delta(bits, size).to(z)
     bits = bits.repeat(len(z), axis=0) if len(bits) == 1 else bits
-    picture = (codec, vae, z, bits, strength, [vae] if own is None else [vae, own])
+    readers = [vae] if own is None else [vae, own]
     native = (codec.config.height, codec.config.width)
     if size == native:
-        return fit(*picture).to(z)
+        return fit(codec, vae, z, bits, strength, readers).to(z)
     find = climb if size[0] < native[0] or size[1] < native[1] else carry
-    parts = [find(codec, vae, z[i : i + 1], bits[i : i + 1], strength, picture[-1]) for i in range(len(z))]
+    parts = [find(codec, vae, z[i : i + 1], bits[i : i + 1], strength, readers) for i in range(len(z))]
     return torch.cat(parts).to(z)
 
 
@@ -87,14 +88,14 @@ def carry(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, reader
     ways = (stretched, through_pixels)
     signs = torch.from_numpy(2.0 * bits - 1)
 
-    def margin(picture: Tensor) -> Tensor:
-        """The mean one, over bits and readers."""
-        logits = look(codec, readers, picture)
-        return ((logits[..., 1] - logits[..., 0]) * signs.to(logits)).mean().double().cpu()
+    def mean_margin(logits: Tensor) -> Tensor:
+        """Over bits and readers."""
+        return ((logits[..., 1] - logits[..., 0]) * signs.to(logits)).mean().cpu().double()
 
-    start = codec.delta(bits)
+    start, unmarked = codec.delta(bits), look(codec, readers, plain)
     changes = torch.cat([decode(vae, z + way(start)).float() - plain for way in ways])
-    worth = torch.stack([margin(plain + change) for change in changes]) - margin(plain)
+    found = [mean_margin(look(codec, readers, plain + change)) for change in changes]
+    worth = torch.stack(found) - mean_margin(unmarked)
     shares = mixture(worth, changes.flatten(1), difference(start).square().mean())
 
     def mixed(delta: Tensor) -> Tensor:
@@ -104,7 +105,7 @@ def carry(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, reader
     def read(delta: Tensor) -> Tensor:
         return look(codec, readers, decode(vae, z + mixed(delta))).mean(dim=0)
 
-    weights = fitted_weights(codec, bits, look(codec, readers, plain).mean(dim=0), read)
+    weights = fitted_weights(codec, bits, unmarked.mean(dim=0), read)
     return mixed(codec.delta(bits, weights=weights)) / strength
 
 
@@ -114,14 +115,15 @@ def mixture(worth: Tensor, changes: Tensor, energy: Tensor) -> list[float]:
     The most of a * worth for a given a * gram * a is where gram * a points along worth. If one is worth nearly as
     much it is used alone, which spares work; also where one takes from the other, or nothing is read in either.
     """
-    gram = (changes @ changes.T / changes.shape[1]).double().cpu()
+    gram = (changes @ changes.T / changes.shape[1]).cpu().double()  # not every device has float64
     if not (gram.isfinite().all() and worth.isfinite().all() and (gram.diagonal() > 0).all()):
         return [1.0, 0.0]
     shares = torch.linalg.lstsq(gram, worth).solution
     alone = worth / gram.diagonal().sqrt()
     if shares.min() < 0 or alone.max() >= ALONE * (shares @ worth).clamp_min(0).sqrt():
         shares = F.one_hot(alone.argmax(), 2).double()
-    return (shares * (energy.double().cpu() / (shares @ gram @ shares)).sqrt()).tolist()
+    shares = shares * (energy.cpu().double() / (shares @ gram @ shares)).sqrt()
+    return shares.clamp_max(LOUDEST).tolist()
 
 
 def climb(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, readers: Sequence[Any]) -> Tensor:
@@ -150,7 +152,7 @@ def climb(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, reader
                     "or mark the finished image with `diffmark embed`"
                 )
             delta = rescale(delta + (rescale(slope, deviation) - delta) / (step + 1), deviation)
-    read = float((margins_at(delta) > 0).float().mean())
+    read = float((margins_at(delta) > 0).float().mean(dim=(1, 2)).min())  # by the reader who reads least
     if read < ENOUGH:
         warnings.warn(
             f"images this small hold the mark badly: {read:.0%} of the bits are read; generate larger ones, raise "
@@ -163,12 +165,11 @@ def climb(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, reader
 def look(codec: Codec, readers: Sequence[Any], pixels: Tensor) -> Tensor:
     """Logits (R, B, L, 2) that detectors with these autoencoders will find in pictures (B, 3, H, W)."""
     pixels = resized(pixels.float().clamp(-1, 1), codec.config.image_size)
-    devices = [next(reader.parameters()).device for reader in readers]
-    return torch.stack([codec.logits(encode(r, pixels.to(d))) for r, d in zip(readers, devices, strict=True)])
+    return torch.stack([codec.logits(encode(reader, pixels)) for reader in readers])
 
 
 def resized(pixels: Tensor, size: tuple[int, int]) -> Tensor:
-    """(B, 3, H, W) at `size`, as images are resized."""
+    """(B, 3, H, W) at `size`, nearly as a detector resizes images, with a gradient."""
     if tuple(pixels.shape[-2:]) == tuple(size):
         return pixels
     return F.interpolate(pixels, size, mode="bicubic", antialias=True)

@@ -91,8 +91,8 @@ class WatermarkCallback(PipelineCallback):
         super().__init__()
         self.injection = injection or codec.config.injection
         _check_pipeline(pipe, codec, self.injection)
-        if not np.isfinite(strength):
-            raise ValueError(f"strength must be a finite number, got {strength}")
+        if not 0 <= strength < math.inf:
+            raise ValueError(f"strength must be a finite number of at least 0, got {strength}")
         self.codec = codec
         self.secrets = as_secrets(secrets, codec.config.length)
         self.strength = strength
@@ -148,7 +148,7 @@ class WatermarkCallback(PipelineCallback):
             z = pipe._unpack_latents(latents, height, width, pipe.vae_scale_factor)
         with upcast(pipe.vae):
             strength = self.strength * float(self._weights[-1])
-            own = own_vae(self.codec, beside=pipe.vae)
+            own = own_vae(self.codec, pipe.vae, latents.device)
             delta = delta_at_z0(self.codec, pipe.vae, z.float(), self.secrets, strength, own)
         return self._laid_out(pipe, delta, latents)
 

@@ -43,7 +43,7 @@ def calibrate(
     detector = Detector(codec, vae)
     size, length = codec.config.image_size, codec.config.length
     share = float(codec.config.injection.weights([0.0])[-1])
-    own = own_vae(codec, beside=vae)
+    own = own_vae(codec, vae, next(vae.parameters()).device)
     right, ratios, negatives = [], [], []
     for number, image in enumerate(images):
         picture = read_image(image)

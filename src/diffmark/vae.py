@@ -54,15 +54,20 @@ def decode(vae: Any, latents: Tensor) -> Tensor:
 
 @contextmanager
 def upcast(vae: Any) -> Iterator[None]:
-    """Inside, an autoencoder that overflows in float16 (SDXL's) computes in float32, as its pipelines do it."""
-    needed = _dtype(vae) == torch.float16 and getattr(vae.config, "force_upcast", False)
+    """Inside, an autoencoder of half precision computes in float32.
+
+    A mark is a small difference between two pictures, and SDXL's own pipelines do so too, where it would overflow.
+    One whose weights are kept elsewhere (sequential offloading) stays as it is.
+    """
+    dtype = _dtype(vae)
+    needed = dtype in (torch.float16, torch.bfloat16) and next(vae.parameters()).device.type != "meta"
     if needed:
         vae.to(torch.float32)
     try:
         yield
     finally:
         if needed:
-            vae.to(torch.float16)
+            vae.to(dtype)
 
 
 def check_family(codec: CodecConfig, vae: nn.Module) -> None:
@@ -145,8 +150,8 @@ def load_vae(source: str | Path) -> nn.Module:
         ) from error
 
 
-def own_vae(codec: Codec, beside: nn.Module) -> nn.Module | None:
-    """The small autoencoder that lies in a codec's folder, on the device of the one that it will read beside.
+def own_vae(codec: Codec, beside: nn.Module, device: torch.device) -> nn.Module | None:
+    """The small autoencoder that lies in a codec's folder, to read beside another one.
 
     None where there is none, or where that one is it, or another of its class.
     """
@@ -154,12 +159,12 @@ def own_vae(codec: Codec, beside: nn.Module) -> nn.Module | None:
 
     if codec.folder is None or not (codec.folder / "vae").is_dir() or isinstance(beside, PatchAutoencoder):
         return None
-    return _small_vae(codec.folder / "vae", next(beside.parameters()).device)
+    return _small_vae((codec.folder / "vae").resolve(), device)
 
 
 @lru_cache(maxsize=4)
 def _small_vae(folder: Path, device: torch.device) -> nn.Module:
-    return load_vae(folder).float().to(device)
+    return load_vae(folder).requires_grad_(False).float().to(device)
 
 
 def _find_class(name: str) -> Any:

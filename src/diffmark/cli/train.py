@@ -216,7 +216,7 @@ def measure_family(
     same_seed: Annotated[int, typer.Option(min=0, help="Of them through the teacher, which is slow.")] = 32,
     generated: Annotated[
         int | None,
-        typer.Option(min=1, help="Of these at other sizes, and attacked; a quarter of them by default."),
+        typer.Option(min=1, help="Of these at other sizes; a quarter of them by default."),
     ] = None,
     negatives: Annotated[int, typer.Option(min=20, help="Unmarked crops, one of ten sharp.")] = 10_000,
     deviation: Annotated[float | None, typer.Option(help="Strength: delta's standard deviation.")] = None,

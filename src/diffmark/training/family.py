@@ -309,7 +309,7 @@ def train_stage(
         }
         finished(trained, ground, stage.psnr_end, made).save_pretrained(Path(folder) / "best")
 
-    run.start_log(first)
+    run.start_log(first or -1)  # the start is logged again where nothing was kept of a run
     if not first:
         best = validate(trained, config, stage, ground)
         keep_best(0, best)
@@ -347,9 +347,13 @@ def train_stage(
 
 def record(folder: Path) -> dict[str, Any]:
     """What a stage in `folder` came to: its best codec, what all of it took, and its log from the start on."""
-    last = max((folder / "checkpoints").glob("step-*"))
+    best = Codec.from_pretrained(folder / "best").provenance
+    last = max(
+        (folder / "checkpoints").glob("step-*"), default=None
+    )  # none where a start is all that was asked
+    seconds = torch.load(last / "shared.pt", weights_only=True)["seconds"] if last else best["seconds"]
     return {
-        "best": Codec.from_pretrained(folder / "best").provenance,
-        "seconds": round(torch.load(last / "shared.pt", weights_only=True)["seconds"]),
+        "best": best,
+        "seconds": round(seconds),
         "log": [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()],
     }

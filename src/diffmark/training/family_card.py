@@ -90,6 +90,7 @@ def _training(family: str, found: dict[str, Any], provenance: dict[str, Any]) ->
         (
             f"diffmark train distil --config configs/family/autoencoder_{family}.toml --vae TINY --pictures DIR",
             f"diffmark train family --config configs/family_{family}.toml --vae TINY --pictures DIR {rest}",
+            "diffmark train pixel-decoder --config configs/family/pixel_decoder.toml --codec THIS --pictures DIR",
         )
     )
     trained = f"{count} were trained on, " if count else ""
@@ -125,7 +126,8 @@ def _autoencoder(found: dict[str, Any]) -> str:
         return ""
     return _wrapped(
         f"Our autoencoder against the tiny one: correlation of latents {near['latent_correlation']:.3f}, "
-        f"round trip {near['round_trip_psnr']:.1f} dB (the tiny one's: {near['teachers_round_trip_psnr']:.1f} dB)."
+        f"round trip {near['round_trip_psnr']:.1f} dB (the tiny one's: {near['teachers_round_trip_psnr']:.1f} dB), "
+        f"{near['psnr_between']:.1f} dB between the two."
     )
 
 

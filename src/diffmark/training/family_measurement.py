@@ -103,8 +103,8 @@ def measure_family(
 ) -> tuple[dict[str, Any], Codec]:
     """All figures, and the codec with its calibration; `paths` are pictures that were never trained on.
 
-    Of `marked` pictures `same_seed` go through the teacher, and `generated` of these at other sizes and attacked:
-    a quarter by default.
+    Of `marked` pictures `same_seed` go through the teacher, and `generated` of these at other sizes: a
+    quarter by default.
     """
     generated = max(same_seed // 4, 1) if generated is None else generated
     if teacher is not None and same_seed:
@@ -140,7 +140,7 @@ def measure_family(
         readers = {"teacher": Reader(Detector(codec, teacher), accounts, memory), **readers}
         found["autoencoder"] = compare(own, teacher, photographs[:same_seed])
         found["same_seed_curve"] = _same_seed_curve(marker, readers, _third(photographs[:same_seed]))
-        found["same_seed"] = _same_seed(marker, readers, photographs[:same_seed], generated, seed)
+        found["same_seed"] = _same_seed(marker, readers, photographs[:same_seed], seed)
         found["generated_sizes"] = _generated_sizes(marker, readers, photographs[:generated])
     unmarked = unmarked_pictures(reader, own, chosen, negatives, seed)
     kind = codec.config.evidence
@@ -214,7 +214,6 @@ def _same_seed(
     marker: Marker,
     readers: dict[str, Reader],
     photographs: list[Image.Image],
-    attacked: int,
     seed: int,
 ) -> dict[str, Any]:
     """D(z + delta) against D(z) with the teacher, read with the teacher's encoder and with our own."""
@@ -222,7 +221,7 @@ def _same_seed(
         marker.generated(photographs, strength)
         for strength in tqdm((0.0, 1.0), desc="same seed", disable=None)
     )
-    attacks = {name: _read_by(readers, _changed(name, images[:attacked], seed)) for name in SAME_SEED_ATTACKS}
+    attacks = {name: _read_by(readers, _changed(name, images, seed)) for name in SAME_SEED_ATTACKS}
     return {"strength": 1.0, **_ratios(images, plain), **_read_by(readers, images), "attacks": attacks}
 
 
@@ -265,18 +264,21 @@ def _read_by(readers: dict[str, Reader], images: list[Image.Image]) -> dict[str,
 
 @torch.no_grad()
 def compare(own: nn.Module, teacher: nn.Module, photographs: list[Image.Image]) -> dict[str, float]:
-    """How near our autoencoder is to the teacher's: correlation of latents, PSNR of round trips."""
-    correlations, ours, theirs = [], [], []
+    """How near our autoencoder is to the teacher's: correlation of latents, PSNR of and between round trips."""
+    correlations, ours, theirs, between = [], [], [], []
     for image in photographs:
         pixels = as_pixels(image)
         z, w = vae.encode(own, pixels), vae.encode(teacher, pixels)
         correlations.append(float(torch.corrcoef(torch.stack([z.flatten(), w.flatten()]))[0, 1]))
-        ours.append(psnr(as_image(vae.decode(own, z)), image))
-        theirs.append(psnr(as_image(vae.decode(teacher, w)), image))
+        by_ours, by_theirs = as_image(vae.decode(own, z)), as_image(vae.decode(teacher, w))
+        ours.append(psnr(by_ours, image))
+        theirs.append(psnr(by_theirs, image))
+        between.append(psnr(by_ours, by_theirs))
     return {
         "latent_correlation": rounded(np.mean(correlations)),
         "round_trip_psnr": rounded(np.mean(ours)),
         "teachers_round_trip_psnr": rounded(np.mean(theirs)),
+        "psnr_between": rounded(np.mean(between)),
     }
 
 
