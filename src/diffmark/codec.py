@@ -5,8 +5,8 @@ Both networks are the paper's (appendix on architectures): 295,265 and 2,339,704
 policy, *stretch*: delta is resampled to the latents' size and keeps its standard deviation, and the detector
 resizes the image to the native size before it encodes. A picture that was resized after generation is then
 read like any other, and the detector need not know the original size. The fine patterns of a fitted codec lose
-strength on the way back, and are made stronger by as much (`spread`); where the picture is known there are better ways
-(diffmark.latent_marks).
+strength on the way back, and are made stronger by as much (`spread`); where the picture is known there are better
+ways (diffmark.latent_marks).
 """
 
 from __future__ import annotations
