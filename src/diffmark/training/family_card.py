@@ -124,10 +124,11 @@ def _autoencoder(found: dict[str, Any]) -> str:
     near = found.get("autoencoder")
     if not near:
         return ""
+    between = f", {near['psnr_between']:.1f} dB between the two" if "psnr_between" in near else ""
     return _wrapped(
         f"Our autoencoder against the tiny one: correlation of latents {near['latent_correlation']:.3f}, "
-        f"round trip {near['round_trip_psnr']:.1f} dB (the tiny one's: {near['teachers_round_trip_psnr']:.1f} dB), "
-        f"{near['psnr_between']:.1f} dB between the two."
+        f"round trip {near['round_trip_psnr']:.1f} dB (the tiny one's: {near['teachers_round_trip_psnr']:.1f} dB)"
+        f"{between}."
     )
 
 
