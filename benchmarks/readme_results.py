@@ -343,9 +343,8 @@ it is read with `--align` ([docs/detection.md](docs/detection.md#turned-and-crop
 {generated(ROOT / "results" / "evaluation")}\
 Four more codecs ship for real latent spaces and mark images that already exist, with nothing else installed.
 Bit accuracy (pictures measured) as they mark by default. Generated pictures are D(z + delta) of the family's tiny
-autoencoder, read with it (`detect --vae`) and, in the last column, with ours. Pictures of 512 px;
-SD3's of 1024 px are read with the pipeline's own autoencoder alone. Rotated and cropped pictures need `--align`,
-see [docs/families.md](docs/families.md):
+autoencoder, read with it (`detect --vae`) and, in the last column, with ours. Pictures of 512 px; other sizes, and
+rotated and cropped pictures, which need `--align`, are in [docs/families.md](docs/families.md):
 
 {family_table(ROOT / "results")}
 
