@@ -68,7 +68,9 @@ def same_seed(
         row: dict[str, Any] = {"strength": strength}
         for name, fitted in (("plain", False), ("fitted", True)):
             codec = with_fit(detector.codec, fitted)
-            deltas = [delta_at_z0(codec, tiny, z, secrets[i], strength) for i, z in enumerate(latents)]
+            deltas = [
+                delta_at_z0(codec, tiny, z, secrets[i], strength, detector.vae) for i, z in enumerate(latents)
+            ]
             images = [picture(tiny, z + strength * delta) for z, delta in zip(latents, deltas, strict=True)]
             row[name] = figures(reader, images, plain, secrets)
         rows.append(row)
