@@ -5,7 +5,7 @@
 Codecs of real latent spaces mark photographs that training never opened, Vista's marks painted scenes that it never
 saw, each by `diffmark embed`. Times are of one thread's processor, as ratios to reading the picture as it is.
 Unmarked pictures are read in the view that alignment finds and compared with random secrets. With --codecs only
-these are measured, and the file keeps its figures of the others.
+these are measured, and the file keeps its figures of the others; each has its own command and revision.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from diffmark.detection import Detector
 from diffmark.embedding import embed
 from diffmark.evaluation.studio import painted_scenes
 from diffmark.images import read_image
+from diffmark.provenance import command_line, revision
 from diffmark.training.measurement import rate, rounded, write_result
 from diffmark.training.photographs import unseen_photographs
 
@@ -156,7 +157,8 @@ def main() -> None:
         print(codec)
         reader = Reader(codec)
         pictures = list(painted_scenes(needed, FIRST)) if codec == "vista" else photographs
-        found[codec] = measure(reader, pictures[: options.count], options.seed)
+        made_by = {"command": command_line(), "revision": revision()}
+        found[codec] = made_by | measure(reader, pictures[: options.count], options.seed)
         found[codec]["unmarked"] = measure_unmarked(reader, pictures[options.count :], options.seed)
         write_result(options.out, found, {"clear": CLEAR}, options.seed)
 

@@ -72,6 +72,9 @@ def measured(paths, tmp_path_factory):
     assert measure(2)[0] == found  # from what was kept
     with pytest.raises(AssertionError, match="marked again"):
         measure(3)
+    patch.setattr(family_pictures, "MARKING", ("codec", "embedding"))
+    with pytest.raises(AssertionError, match="marked again"):
+        measure(2)  # other code made what was kept
     patch.undo()
     return found, codec, own
 

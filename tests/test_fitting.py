@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
-from conftest import _build, tiny_codec
+from conftest import _build, tiny_codec, with_fit
 from PIL import Image
 
 import diffmark
@@ -21,12 +19,6 @@ from diffmark.marking import UnmarkableError
 from diffmark.vae import decode, encode, upcast
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import random_scene
-
-
-def with_fit(codec: Codec, fitted: bool) -> Codec:
-    other = Codec(replace(codec.config, fitted=fitted), codec.calibration)
-    other.load_state_dict(codec.state_dict())
-    return other.eval()
 
 
 @pytest.fixture(scope="module")

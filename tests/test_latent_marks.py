@@ -9,9 +9,8 @@ import accelerate
 import numpy as np
 import pytest
 import torch
-from conftest import _build, tiny_codec
+from conftest import _build, tiny_codec, with_fit
 from PIL import Image
-from test_fitting import with_fit
 
 import diffmark
 from diffmark.codec import Codec, whiten

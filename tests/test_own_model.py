@@ -16,6 +16,8 @@ from diffmark.codec_files import find_codec
 from diffmark.detection import Detector
 from diffmark.fast import PixelDecoder, load_pixel_decoder, save_pixel_decoder
 from diffmark.injection import Injection
+from diffmark.latent_marks import delta_at_z0
+from diffmark.marking import UnmarkableError
 from diffmark.own_model import calibrate
 from diffmark.vae import FamilyError, family_of, load_vae
 
@@ -64,6 +66,29 @@ def test_only_final_injection(pictures):
         calibrate(_codec(), _build("sd").pipe.vae, [])
 
 
+@pytest.mark.parametrize("size", [(64, 64), (96, 80)])
+def test_pictures_are_marked_at_the_size_that_is_generated(pictures, size, monkeypatch):
+    seen = []
+
+    def spy(codec, vae, z, *more):
+        seen.append((8 * z.shape[-2], 8 * z.shape[-1]))
+        return delta_at_z0(codec, vae, z, *more)
+
+    monkeypatch.setattr("diffmark.own_model.delta_at_z0", spy)
+    found = calibrate(_codec(), _build("sd").pipe.vae, pictures, size=size)
+    assert seen == 4 * [size]
+    assert found.measured["size"] == list(size)
+    assert found.measured["psnr"] > 10
+
+
+def test_sizes_that_no_pipeline_makes_are_refused(pictures):
+    vae, fitted = _build("sd").pipe.vae, tiny_codec(injection=Injection("final"), fitted=True)
+    with pytest.raises(ValueError, match="multiples of 8, got 60x64"):
+        calibrate(_codec(), vae, pictures, size=(60, 64))
+    with pytest.raises(UnmarkableError, match="too small"):
+        calibrate(fitted, vae, pictures, size=(24, 64))
+
+
 @pytest.fixture
 def run(pictures, tmp_path, monkeypatch, capsys):
     """Run `diffmark calibrate`: the codec that it wrote, what it printed, its warnings."""
@@ -92,6 +117,8 @@ def test_the_command_writes_a_calibrated_codec(run, tmp_path):
     assert codec.calibration.measured == printed
     assert printed["marked"] == 4
     assert "24 unmarked images are too few for blind verdicts" in warned
+    assert printed["size"] == [64, 64]
+    assert run(tmp_path / "codec", "--height", 96)[1]["size"] == [96, 64]
 
 
 def test_codec_and_folder_follow_from_the_model(run, tmp_path, monkeypatch, capsys):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +31,35 @@ TAMED = 4.0  # what margins are divided by in a climb, so that bits that are rea
 ENOUGH = 0.9  # of the bits, below which a climb has failed
 
 
+@dataclass(frozen=True)
+class Finished:
+    """Finished latents z (B, C, h, w), the bits (B, L) that they are to carry, and the autoencoders of readers."""
+
+    codec: Codec
+    vae: Any
+    z: Tensor
+    bits: Bits
+    strength: float  # what delta will be multiplied by
+    readers: Sequence[Any]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.z.shape[-2], self.z.shape[-1]
+
+    def picture(self, change: Tensor | float = 0.0) -> Tensor:
+        """Pixels (B, 3, H, W) of the latents plus `change`."""
+        return decode(self.vae, self.z + change).float()
+
+    def read(self, change: Tensor | float = 0.0) -> Tensor:
+        """Logits (R, B, L, 2) that each reader finds in that picture."""
+        return look(self.codec, self.readers, self.picture(change))
+
+    def margins(self, logits: Tensor) -> Tensor:
+        """How clearly each bit is read, negative where it is read wrongly."""
+        signs = torch.from_numpy(2.0 * self.bits - 1)
+        return (logits[..., 1] - logits[..., 0]) * signs.to(logits)
+
+
 @torch.no_grad()
 def delta_at_z0(
     codec: Codec, vae: Any, z: Tensor, secrets: SecretLike, strength: float = 1.0, own: Any = None
@@ -46,55 +76,53 @@ def delta_at_z0(
     readers = [vae] if own is None else [vae, own]
     native = (codec.config.height, codec.config.width)
     if size == native:
-        return fit(codec, vae, z, bits, strength, readers).to(z)
+        return fit(Finished(codec, vae, z, bits, strength, readers)).to(z)
     find = climb if size[0] < native[0] or size[1] < native[1] else carry
-    parts = [find(codec, vae, z[i : i + 1], bits[i : i + 1], strength, readers) for i in range(len(z))]
-    return torch.cat(parts).to(z)
+    alone = [Finished(codec, vae, z[i : i + 1], bits[i : i + 1], strength, readers) for i in range(len(z))]
+    return torch.cat([find(one) for one in alone]).to(z)
 
 
-def fit(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, readers: Sequence[Any]) -> Tensor:
-    """delta (B, C, h, w) for latents z of the native size."""
+def fit(it: Finished) -> Tensor:
+    """delta (B, C, h, w) for latents of the native size."""
 
     def read(delta: Tensor) -> Tensor:
-        return look(codec, readers, decode(vae, z + strength * delta.to(z))).mean(dim=0)
+        return it.read(it.strength * delta.to(it.z)).mean(dim=0)
 
-    weights = fitted_weights(codec, bits, read(torch.zeros_like(z)), read)
-    return codec.delta(bits, weights=weights)
+    weights = fitted_weights(it.codec, it.bits, it.read().mean(dim=0), read)
+    return it.codec.delta(it.bits, weights=weights)
 
 
-def carry(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, readers: Sequence[Any]) -> Tensor:
-    """delta (1, C, h, w) for latents z that are larger than the native ones.
+def carry(it: Finished) -> Tensor:
+    """delta (1, C, h, w) for latents that are larger than the native ones.
 
     A native delta is laid into them in two ways: stretched, which autoencoders of few channels answer best; and by
     way of pixels, as what the encoder makes of the difference that it would make at the native size. How much of
     each is used is solved for, at the energy in pixels that this difference has.
     """
-    size = (z.shape[-2], z.shape[-1])
-    plain = decode(vae, z).float()
+    codec, vae, z = it.codec, it.vae, it.z
+    plain = it.picture()
     pixels = plain.clamp(-1, 1)
     small = encode(vae, resized(pixels, codec.config.image_size))
     small_plain, encoded = decode(vae, small).float(), encode(vae, pixels)
 
     def difference(delta: Tensor) -> Tensor:
-        return decode(vae, small + strength * delta.to(small)).float() - small_plain
+        return decode(vae, small + it.strength * delta.to(small)).float() - small_plain
 
     def stretched(delta: Tensor) -> Tensor:
-        return strength * spread(delta, size).to(z)
+        return it.strength * spread(delta, it.size).to(z)
 
     def through_pixels(delta: Tensor) -> Tensor:
         there = resized(difference(delta), (pixels.shape[-2], pixels.shape[-1]))
         return (encode(vae, pixels + there) - encoded).to(z)
 
-    ways = (stretched, through_pixels)
-    signs = torch.from_numpy(2.0 * bits - 1)
-
     def mean_margin(logits: Tensor) -> Tensor:
         """Over bits and readers."""
-        return ((logits[..., 1] - logits[..., 0]) * signs.to(logits)).mean().cpu().double()
+        return it.margins(logits).mean().cpu().double()
 
-    start, unmarked = codec.delta(bits), look(codec, readers, plain)
-    changes = torch.cat([decode(vae, z + way(start)).float() - plain for way in ways])
-    found = [mean_margin(look(codec, readers, plain + change)) for change in changes]
+    ways = (stretched, through_pixels)
+    start, unmarked = codec.delta(it.bits), look(codec, it.readers, plain)
+    changes = torch.cat([it.picture(way(start)) - plain for way in ways])
+    found = [mean_margin(look(codec, it.readers, plain + change)) for change in changes]
     worth = torch.stack(found) - mean_margin(unmarked)
     shares = mixture(worth, changes.flatten(1), difference(start).square().mean())
 
@@ -103,10 +131,10 @@ def carry(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, reader
         return torch.stack(laid).sum(dim=0)
 
     def read(delta: Tensor) -> Tensor:
-        return look(codec, readers, decode(vae, z + mixed(delta))).mean(dim=0)
+        return it.read(mixed(delta)).mean(dim=0)
 
-    weights = fitted_weights(codec, bits, unmarked.mean(dim=0), read)
-    return mixed(codec.delta(bits, weights=weights)) / strength
+    weights = fitted_weights(codec, it.bits, unmarked.mean(dim=0), read)
+    return mixed(codec.delta(it.bits, weights=weights)) / it.strength
 
 
 def mixture(worth: Tensor, changes: Tensor, energy: Tensor) -> list[float]:
@@ -126,36 +154,32 @@ def mixture(worth: Tensor, changes: Tensor, energy: Tensor) -> list[float]:
     return shares.clamp_max(LOUDEST).tolist()
 
 
-def climb(codec: Codec, vae: Any, z: Tensor, bits: Bits, strength: float, readers: Sequence[Any]) -> Tensor:
-    """delta (1, C, h, w) for latents z that are coarser than the native ones and cannot hold their patterns.
+def climb(it: Finished) -> Tensor:
+    """delta (1, C, h, w) for latents that are coarser than the native ones and cannot hold their patterns.
 
     Up the slope of the logarithm of the chance that all bits are read: each slope is taken where the mean of those
     before it leads, as in the method of Frank and Wolfe. It needs gradients through the autoencoders. Warns if too
     few bits are read at the end.
     """
-    signs = torch.from_numpy(2.0 * bits - 1)
-    deviation = float(codec.delta(bits).std())
-    delta = torch.zeros_like(z)
-
-    def margins_at(delta: Tensor) -> Tensor:
-        logits = look(codec, readers, decode(vae, z + strength * delta))
-        return (logits[..., 1] - logits[..., 0]) * signs.to(logits)
-
+    deviation = float(it.codec.delta(it.bits).std())
+    delta = torch.zeros_like(it.z)
     with torch.inference_mode(False), torch.enable_grad():
-        z = z.clone()
+        it = replace(it, z=it.z.clone())
         for step in range(CLIMBS):
             there = delta.clone().requires_grad_()
-            (slope,) = torch.autograd.grad(F.logsigmoid(margins_at(there) / TAMED).sum(), there)
+            margins = it.margins(it.read(it.strength * there))
+            (slope,) = torch.autograd.grad(F.logsigmoid(margins / TAMED).sum(), there)
             if not slope.isfinite().all() or not slope.any():
                 raise ValueError(
                     "the autoencoder has no gradient here, which latents this small need: give it float32 weights, "
                     "or mark the finished image with `diffmark embed`"
                 )
             delta = rescale(delta + (rescale(slope, deviation) - delta) / (step + 1), deviation)
-    read = float((margins_at(delta) > 0).float().mean(dim=(1, 2)).min())  # by the reader who reads least
-    if read < ENOUGH:
+    right = it.margins(it.read(it.strength * delta)) > 0
+    least = float(right.float().mean(dim=(1, 2)).min())  # by the reader who reads least
+    if least < ENOUGH:
         warnings.warn(
-            f"images this small hold the mark badly: {read:.0%} of the bits are read; generate larger ones, raise "
+            f"images this small hold the mark badly: {least:.0%} of the bits are read; generate larger ones, raise "
             "the strength, or mark the finished image with `diffmark embed`",
             stacklevel=2,
         )

@@ -123,7 +123,7 @@ class WatermarkCallback(PipelineCallback):
                 f"{len(self.secrets)} secrets for {batch} images: give one for all, or one an image"
             )
         if self.strength:
-            _check_size(self.codec.config, size, self.injection.mode)
+            check_size(self.codec.config, size, self.injection.mode)
         self._size = size
         self._delta = self._laid_out(pipe, self.codec.delta(self.secrets, size), latents)
         self._owed = torch.zeros_like(self._delta)
@@ -326,7 +326,7 @@ def _check_pipeline(pipe: Any, codec: Codec, injection: Injection) -> None:
         raise UnmarkableError(f"{name} hides what it pastes back: only injection mode 'final' can mark it")
 
 
-def _check_size(config: CodecConfig, size: tuple[int, int], mode: str) -> None:
+def check_size(config: CodecConfig, size: tuple[int, int], mode: str) -> None:
     """The patterns of a fitted codec are as fine as its latents; what smaller ones need is known at z0 alone."""
     native, least = (config.height, config.width), SMALLEST if mode == "final" else 1
     if config.fitted and min(side / own for side, own in zip(size, native, strict=True)) < least:

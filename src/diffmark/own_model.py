@@ -6,8 +6,7 @@ end of a pipeline, written as 8-bit images and read back.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,54 +18,68 @@ from diffmark import statistics
 from diffmark.calibration import Calibration, evidence
 from diffmark.codec import Codec
 from diffmark.detection import Detector
+from diffmark.evaluation.metrics import psnr
 from diffmark.images import ImageLike, read_image
 from diffmark.latent_marks import delta_at_z0
+from diffmark.marking import check_size
 from diffmark.provenance import weights_digest
 from diffmark.vae import decode, encode, own_vae
 
+LEVEL = 100.0  # dB that pictures without any difference count as
 SMALLEST_CROP = 0.5  # of each side; crops are unmarked images too
 
 
 @torch.no_grad()
 def calibrate(
-    codec: Codec, vae: nn.Module, images: Iterable[ImageLike], crops: int = 4, seed: int = 0
+    codec: Codec,
+    vae: nn.Module,
+    images: Iterable[ImageLike],
+    crops: int = 4,
+    seed: int = 0,
+    size: tuple[int, int] | None = None,
 ) -> Calibration:
     """Bit accuracy and PSNR of marked pictures, false positives of unmarked ones, as the codec's calibration.
 
     Each image gives one marked picture and, unmarked, itself, its round trip through the autoencoder, and `crops`.
+    Marked picture and round trip have the (height, width) that the model generates; the codec's own by default.
     """
     if codec.config.injection.mode != "final":
         raise ValueError(
             f"the codec's injection mode is {codec.config.injection.mode!r}, which goes through a denoiser; "
             "only mode 'final' can be measured with pictures alone"
         )
+    size = size or codec.config.image_size
+    _check_generated(codec, size)
     detector = Detector(codec, vae)
-    size, length = codec.config.image_size, codec.config.length
     share = float(codec.config.injection.weights([0.0])[-1])
-    own = own_vae(codec, vae, next(vae.parameters()).device)
+    place = next(vae.parameters()).device
+    own = own_vae(codec, vae, place)
     right, ratios, negatives = [], [], []
     for number, image in enumerate(images):
         picture = read_image(image)
         rng = np.random.default_rng([seed, number])
-        secret = rng.integers(2, size=(1, length), dtype=np.uint8)
-        z = encode(
-            vae, torch.from_numpy(picture.resized(size).pixels())[None].to(next(vae.parameters()).device)
-        )
-        clean = _eight_bits(decode(vae, z))
-        marked = _eight_bits(decode(vae, z + share * delta_at_z0(codec, vae, z, secret, share, own)))
-        ratios.append(10 * math.log10(4 / max(float((marked - clean).square().mean()), 1e-12)))
-        right.append(int(((_margins(detector, marked)[0] > 0) == secret[0]).sum()))
+        secret = rng.integers(2, size=(1, codec.config.length), dtype=np.uint8)
+        z = encode(vae, torch.from_numpy(picture.resized(size).pixels())[None].to(place))
+        clean = _as_image(decode(vae, z))
+        marked = _as_image(decode(vae, z + share * delta_at_z0(codec, vae, z, secret, share, own)))
+        ratios.append(psnr(marked, clean))
+        right.append(int(((_margins(detector, [marked])[0] > 0) == secret[0]).sum()))
         parts = [random_crop(picture.image, rng) for _ in range(crops)]
-        unmarked = [
-            torch.from_numpy(read_image(part).resized(size).pixels()) for part in (picture.image, *parts)
-        ]
-        negatives.append(_margins(detector, torch.cat([torch.stack(unmarked), clean.cpu()])))
+        negatives.append(_margins(detector, [picture, *parts, clean]))
     if not right:
         raise ValueError("there are no images to calibrate on")
     margins = np.concatenate(negatives)
-    figures = _figures(right, ratios, margins, length, seed)
+    figures = {"size": list(size), **_figures(right, ratios, margins, codec.config.length, seed)}
     kind = codec.config.evidence
     return Calibration.measure(evidence(margins, kind), figures, weights_digest(vae, half=True), kind)
+
+
+def _check_generated(codec: Codec, size: tuple[int, int]) -> None:
+    """Whether a pipeline with this codec makes pictures of this (height, width)."""
+    cell = codec.config.pixels_per_latent
+    if any(side < 1 or side % cell for side in size):
+        raise ValueError(f"height and width must be multiples of {cell}, got {size[0]}x{size[1]}")
+    check_size(codec.config, (size[0] // cell, size[1] // cell), codec.config.injection.mode)
 
 
 def _figures(
@@ -79,7 +92,7 @@ def _figures(
     return {
         "marked": len(right),
         "bit_accuracy": round(float(matches.mean() / length), 4),
-        "psnr": round(float(np.mean(ratios)), 2),
+        "psnr": round(float(np.minimum(ratios, LEVEL).mean()), 2),
         "tpr_at_0.001": round(float((matches >= threshold).mean()), 4),
         "unmarked": len(margins),
         "false_positives_at_0.001": false,
@@ -87,13 +100,18 @@ def _figures(
     }
 
 
-def _margins(detector: Detector, pixels: Tensor) -> np.ndarray:
-    logits = np.concatenate([detector.logits(part) for part in pixels.split(detector.batch_size)])
+def _margins(detector: Detector, images: Sequence[ImageLike]) -> np.ndarray:
+    """(B, L), of pictures of any size."""
+    pixels = [torch.from_numpy(read_image(image).resized(detector.image_size).pixels()) for image in images]
+    parts = torch.stack(pixels).split(detector.batch_size)
+    logits = np.concatenate([detector.logits(part) for part in parts])
     return logits[..., 1] - logits[..., 0]
 
 
-def _eight_bits(pixels: Tensor) -> Tensor:
-    return ((pixels.clamp(-1, 1) + 1) * 127.5).round() / 127.5 - 1
+def _as_image(pixels: Tensor) -> Image.Image:
+    """The first of pixels (B, 3, H, W) in [-1, 1], in 8 bits."""
+    scaled = ((pixels[0].clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+    return Image.fromarray(scaled.permute(1, 2, 0).cpu().numpy())
 
 
 def random_crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:

@@ -24,6 +24,10 @@ def calibrate(
         str | None, typer.Option(help="A codec's name, folder, or hub id; the model's family by default.")
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Pictures at most.")] = 200,
+    height: Annotated[
+        int | None, typer.Option(min=1, help="Of the pictures that you generate; the codec's own by default.")
+    ] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="Likewise.")] = None,
     crops: Annotated[int, typer.Option(min=0, help="Unmarked crops a picture.")] = 4,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of secrets and crops.")] = 0,
@@ -55,7 +59,9 @@ def calibrate(
     loaded = Codec.from_pretrained(codec).to(place)
     out = out or Path(f"{Path(codec).name}-calibrated")
     paths = list(expand([str(images)], []))[:count]
-    found = measure(loaded, autoencoder, track(paths, "measuring", len(paths)), crops, seed)
+    native = loaded.config.image_size
+    size = (height or native[0], width or native[1])
+    found = measure(loaded, autoencoder, track(paths, "measuring", len(paths)), crops, seed, size)
     before = None if fresh else loaded.calibration
     loaded.calibration = found.stricter(before) if before else found
     loaded.provenance = {**loaded.provenance, "calibrated_on": model}

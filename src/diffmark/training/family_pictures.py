@@ -24,11 +24,20 @@ from diffmark.evaluation.memory import Memory, Recipe, picture_digest
 from diffmark.images import read_image
 from diffmark.latent_marks import delta_at_z0
 from diffmark.payload import PayloadScheme
-from diffmark.provenance import weights_digest
+from diffmark.provenance import code_digest, weights_digest
 from diffmark.training.measurement import rate, rounded
 from diffmark.vista.training.data import to_tensor, to_uint8
 
 KEY = bytes(range(32))  # of the payloads that are measured
+MARKING = (
+    "codec",
+    "embedding",
+    "fitting",
+    "images",
+    "latent_marks",
+    "vae",
+)  # modules that make a marked picture
+READING = ("codec", "detection", "images", "vae")
 
 
 class Accounts:
@@ -61,6 +70,7 @@ class Marker:
             "codec": weights_digest(codec, half=True),
             "deviation": codec.config.deviation,
             "fitted": codec.config.fitted,
+            "code": code_digest(*MARKING),
         }
 
     def embedded(self, images: Sequence[Image.Image], strength: float) -> list[Image.Image]:
@@ -114,6 +124,7 @@ class Reader:
         self.recipe = {
             "margins": weights_digest(detector.codec, half=True),
             "by": weights_digest(detector.vae or detector.pixel_decoder),
+            "code": code_digest(*READING),
         }
 
     def figures(self, images: Sequence[Image.Image]) -> dict[str, Any]:
