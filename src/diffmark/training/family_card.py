@@ -98,6 +98,7 @@ def _training(family: str, found: dict[str, Any], provenance: dict[str, Any]) ->
         f"Data: ImageNet samples and images of Stable Diffusion 1.4, 512 px; {trained}every fifth of "
         f"each folder was held out. {_reached(stage, step)}{_took(provenance)} `vae/` is our small autoencoder, "
         f"distilled from the tiny one; it holds no weights of it.{_took(found.get('distillation', {}))}"
+        + (" What the pixel decoder took is told in its run file." if "fast" in found else "")
     )
     return f"## Training\n\n```\n{commands}\n```\n\n{data}"
 
