@@ -121,6 +121,24 @@ def test_the_command_writes_a_calibrated_codec(run, tmp_path):
     assert run(tmp_path / "codec", "--height", 96)[1]["size"] == [96, 64]
 
 
+def test_too_few_pictures_are_told_before_any_work(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("diffmark.own_model.encode", lambda *_: pytest.fail("a picture was encoded"))
+    _codec().save_pretrained(tmp_path / "codec")
+    arguments = [
+        "--model",
+        tmp_path / "vae",
+        "--images",
+        tmp_path / "pictures",
+        "--codec",
+        tmp_path / "codec",
+    ]
+    monkeypatch.setattr(sys, "argv", ["diffmark", "calibrate", *map(str, arguments), "--crops", "2"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "at least 20 unmarked images, got 16" in capsys.readouterr().err
+
+
 def test_codec_and_folder_follow_from_the_model(run, tmp_path, monkeypatch, capsys):
     """As a user types it first: a model and pictures, nothing else."""
     monkeypatch.chdir(tmp_path)

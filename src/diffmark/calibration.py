@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 # Upper-tail probabilities at which the scores of the negatives are kept.
 TAIL = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5, 1e-5)
+FEWEST = 20  # unmarked images of a calibration
 
 
 def evidence(margins: ArrayLike, kind: str = "margin") -> Any:
@@ -30,6 +31,12 @@ def evidence(margins: ArrayLike, kind: str = "margin") -> Any:
     if kind == "evenness":
         return mean / np.maximum(np.sqrt(np.square(sure).mean(axis=-1)), 1e-12)
     raise ValueError(f"unknown kind of evidence {kind!r}; there are margin, evenness")
+
+
+def check_negatives(count: int) -> None:
+    """Whether so many unmarked images are enough for a calibration."""
+    if count < FEWEST:
+        raise ValueError(f"a calibration needs at least {FEWEST} unmarked images, got {count}")
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,7 @@ class Calibration:
         Only tails that the number of images supports are kept.
         """
         ordered = np.sort(np.asarray(scores, dtype=np.float64))[::-1]
-        if ordered.size < 20:
-            raise ValueError(f"a calibration needs at least 20 unmarked images, got {ordered.size}")
+        check_negatives(ordered.size)
         count = ordered.size
         # The k-th largest of n has p-value k / (n + 1); a p below 1 / (n + 1) is not known.
         tail = [(p, float(ordered[int(p * (count + 1)) - 1])) for p in TAIL if 1 <= p * (count + 1) <= count]

@@ -26,6 +26,7 @@ from diffmark.provenance import weights_digest
 from diffmark.vae import decode, encode, own_vae
 
 LEVEL = 100.0  # dB that pictures without any difference count as
+OTHERS = 2  # unmarked images of a picture beside its crops: itself and its round trip
 SMALLEST_CROP = 0.5  # of each side; crops are unmarked images too
 
 

@@ -43,9 +43,11 @@ def calibrate(
 
     import torch
 
+    from diffmark.calibration import check_negatives
     from diffmark.cli.detect import expand
     from diffmark.codec import Codec
     from diffmark.codec_files import PIXEL_FILE, find_codec
+    from diffmark.own_model import OTHERS
     from diffmark.own_model import calibrate as measure
     from diffmark.pipelines import find_device
     from diffmark.progress import track
@@ -59,6 +61,8 @@ def calibrate(
     loaded = Codec.from_pretrained(codec).to(place)
     out = out or Path(f"{Path(codec).name}-calibrated")
     paths = list(expand([str(images)], []))[:count]
+    if paths:
+        check_negatives(len(paths) * (crops + OTHERS))  # before minutes of work
     native = loaded.config.image_size
     size = (height or native[0], width or native[1])
     found = measure(loaded, autoencoder, track(paths, "measuring", len(paths)), crops, seed, size)
