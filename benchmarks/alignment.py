@@ -153,11 +153,11 @@ def main() -> None:
     needed = options.count + options.unmarked
     photographs = unseen_photographs(options.pictures, needed, options.seed)
     found = json.loads(options.out.read_text())["results"] if options.out.exists() else {}
+    made_by = {"command": command_line(), "revision": revision()}
     for codec in options.codecs:
         print(codec)
         reader = Reader(codec)
         pictures = list(painted_scenes(needed, FIRST)) if codec == "vista" else photographs
-        made_by = {"command": command_line(), "revision": revision()}
         found[codec] = made_by | measure(reader, pictures[: options.count], options.seed)
         found[codec]["unmarked"] = measure_unmarked(reader, pictures[options.count :], options.seed)
         write_result(options.out, found, {"clear": CLEAR}, options.seed)

@@ -72,15 +72,21 @@ def measured(paths, tmp_path_factory):
     assert measure(2)[0] == found  # from what was kept
     with pytest.raises(AssertionError, match="marked again"):
         measure(3)
+    marking = family_pictures.MARKING
     patch.setattr(family_pictures, "MARKING", ("codec", "embedding"))
     with pytest.raises(AssertionError, match="marked again"):
         measure(2)  # other code made what was kept
+    patch.setattr(family_pictures, "MARKING", marking)
+    patch.setattr(family_pictures, "READING", ("codec",))
+    patch.setattr(Detector, "logits", refuse)
+    with pytest.raises(AssertionError, match="or read"):
+        measure(2)
     patch.undo()
     return found, codec, own
 
 
 def refuse(*arguments):
-    raise AssertionError("a picture was marked again")
+    raise AssertionError("a picture was marked again, or read")
 
 
 def test_strength_costs_psnr(measured):

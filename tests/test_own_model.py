@@ -66,8 +66,10 @@ def test_only_final_injection(pictures):
         calibrate(_codec(), _build("sd").pipe.vae, [])
 
 
-@pytest.mark.parametrize("size", [(64, 64), (96, 80)])
-def test_pictures_are_marked_at_the_size_that_is_generated(pictures, size, monkeypatch):
+@pytest.mark.filterwarnings("ignore:images this small hold the mark badly")  # weights are random here
+@pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.parametrize("size", [(64, 64), (96, 80), (48, 64)])
+def test_pictures_are_marked_at_the_size_that_is_generated(pictures, size, fitted, monkeypatch):
     seen = []
 
     def spy(codec, vae, z, *more):
@@ -75,10 +77,17 @@ def test_pictures_are_marked_at_the_size_that_is_generated(pictures, size, monke
         return delta_at_z0(codec, vae, z, *more)
 
     monkeypatch.setattr("diffmark.own_model.delta_at_z0", spy)
-    found = calibrate(_codec(), _build("sd").pipe.vae, pictures, size=size)
+    codec = tiny_codec(injection=Injection("final"), fitted=fitted)
+    found = calibrate(codec, _build("sd").pipe.vae, pictures, size=size)
     assert seen == 4 * [size]
     assert found.measured["size"] == list(size)
     assert found.measured["psnr"] > 10
+
+
+def test_an_autoencoder_that_gives_no_pictures_is_told(pictures, monkeypatch):
+    monkeypatch.setattr("diffmark.own_model.decode", lambda vae, z: torch.full((1, 3, 64, 64), torch.nan))
+    with pytest.raises(ValueError, match="not finite"):
+        calibrate(_codec(), _build("sd").pipe.vae, pictures)
 
 
 def test_sizes_that_no_pipeline_makes_are_refused(pictures):
@@ -118,7 +127,7 @@ def test_the_command_writes_a_calibrated_codec(run, tmp_path):
     assert printed["marked"] == 4
     assert "24 unmarked images are too few for blind verdicts" in warned
     assert printed["size"] == [64, 64]
-    assert run(tmp_path / "codec", "--height", 96)[1]["size"] == [96, 64]
+    assert run(tmp_path / "codec", "--height", 96)[1]["size"] == [96, 96]
 
 
 def test_too_few_pictures_are_told_before_any_work(run, tmp_path, monkeypatch, capsys):

@@ -31,7 +31,7 @@ TAMED = 4.0  # what margins are divided by in a climb, so that bits that are rea
 ENOUGH = 0.9  # of the bits, below which a climb has failed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Finished:
     """Finished latents z (B, C, h, w), the bits (B, L) that they are to carry, and the autoencoders of readers."""
 

@@ -76,7 +76,7 @@ def calibrate(
 
 
 def _check_generated(codec: Codec, size: tuple[int, int]) -> None:
-    """Whether a pipeline with this codec makes pictures of this (height, width)."""
+    """Whether pictures of this (height, width) have latents, and latents that the codec can mark."""
     cell = codec.config.pixels_per_latent
     if any(side < 1 or side % cell for side in size):
         raise ValueError(f"height and width must be multiples of {cell}, got {size[0]}x{size[1]}")
@@ -111,6 +111,8 @@ def _margins(detector: Detector, images: Sequence[ImageLike]) -> np.ndarray:
 
 def _as_image(pixels: Tensor) -> Image.Image:
     """The first of pixels (B, 3, H, W) in [-1, 1], in 8 bits."""
+    if not pixels.isfinite().all():
+        raise ValueError("the autoencoder gives values that are not finite: is its precision too low?")
     scaled = ((pixels[0].clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
     return Image.fromarray(scaled.permute(1, 2, 0).cpu().numpy())
 

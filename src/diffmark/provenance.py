@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import platform
 import shlex
@@ -55,6 +56,7 @@ def _version(name: str) -> str | None:
         return None
 
 
+@functools.cache  # what was loaded is what is said, also where the tree moves on beside a long run
 def revision() -> str | None:
     """The git revision of the source tree, with `+` if it has changes; None outside a repository."""
     folder = Path(__file__).parent

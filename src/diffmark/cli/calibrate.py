@@ -27,7 +27,7 @@ def calibrate(
     height: Annotated[
         int | None, typer.Option(min=1, help="Of the pictures that you generate; the codec's own by default.")
     ] = None,
-    width: Annotated[int | None, typer.Option(min=1, help="Likewise.")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="Likewise; one alone stands for both.")] = None,
     crops: Annotated[int, typer.Option(min=0, help="Unmarked crops a picture.")] = 4,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of secrets and crops.")] = 0,
@@ -55,16 +55,16 @@ def calibrate(
 
     if not images.is_dir():
         raise ValueError(f"{images}: no such folder")
+    paths = list(expand([str(images)], []))[:count]
+    if paths:
+        check_negatives(len(paths) * (crops + OTHERS))  # before minutes of work
     place = find_device(device)
     autoencoder = load_vae(model).float().to(place)
     codec = codec or family_of(autoencoder)
     loaded = Codec.from_pretrained(codec).to(place)
     out = out or Path(f"{Path(codec).name}-calibrated")
-    paths = list(expand([str(images)], []))[:count]
-    if paths:
-        check_negatives(len(paths) * (crops + OTHERS))  # before minutes of work
-    native = loaded.config.image_size
-    size = (height or native[0], width or native[1])
+    sides = [side for side in (height, width) if side]
+    size = (sides[0], sides[-1]) if sides else None
     found = measure(loaded, autoencoder, track(paths, "measuring", len(paths)), crops, seed, size)
     before = None if fresh else loaded.calibration
     loaded.calibration = found.stricter(before) if before else found

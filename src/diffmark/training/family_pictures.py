@@ -29,15 +29,10 @@ from diffmark.training.measurement import rate, rounded
 from diffmark.vista.training.data import to_tensor, to_uint8
 
 KEY = bytes(range(32))  # of the payloads that are measured
-MARKING = (
-    "codec",
-    "embedding",
-    "fitting",
-    "images",
-    "latent_marks",
-    "vae",
-)  # modules that make a marked picture
-READING = ("codec", "detection", "images", "vae")
+# Modules whose code pictures and readings depend on.
+LATENTS = ("vae", "vista/autoencoder", "vista/training/data", "training/tiny", "training/family_pictures")
+MARKING = (*LATENTS, "codec", "embedding", "fitting", "images", "latent_marks", "secret")
+READING = (*LATENTS, "codec", "detection", "fast", "images")
 
 
 class Accounts:
@@ -66,11 +61,11 @@ class Marker:
     ) -> None:
         self.codec, self.own, self.teacher = codec, own, teacher
         self.accounts, self.memory = accounts, memory
+        self._code = code_digest(*MARKING)
         self._codec = {
             "codec": weights_digest(codec, half=True),
             "deviation": codec.config.deviation,
             "fitted": codec.config.fitted,
-            "code": code_digest(*MARKING),
         }
 
     def embedded(self, images: Sequence[Image.Image], strength: float) -> list[Image.Image]:
@@ -90,7 +85,11 @@ class Marker:
             recipe |= {"read_by": weights_digest(own)}
 
         def mark(number: int, image: Image.Image) -> Image.Image:
-            recipe = {"latents": weights_digest(teacher), "picture": picture_digest(image)}
+            recipe = {
+                "latents": weights_digest(teacher),
+                "picture": picture_digest(image),
+                "code": code_digest(*LATENTS),
+            }
             kept = self.memory.remember(recipe, lambda: {"z": vae.encode(teacher, as_pixels(image)).numpy()})
             z = torch.from_numpy(kept["z"])
             if strength:
@@ -109,7 +108,7 @@ class Marker:
     ) -> list[Image.Image]:
         made = []
         for number, image in enumerate(images):
-            recipe = shared | {"strength": strength, "picture": picture_digest(image)}
+            recipe = shared | {"strength": strength, "picture": picture_digest(image), "code": self._code}
             if strength:
                 recipe |= self._codec | {"secret": self.accounts.secrets[number].tolist()}
             made.append(self.memory.remember_image(recipe, lambda n=number, i=image: mark(n, i)))  # type: ignore[misc]
