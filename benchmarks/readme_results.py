@@ -343,8 +343,8 @@ it is read with `--align` ([docs/detection.md](docs/detection.md#turned-and-crop
 {generated(ROOT / "results" / "evaluation")}\
 Four more codecs ship for real latent spaces and mark images that already exist, with nothing else installed.
 Bit accuracy (pictures measured) as they mark by default. Generated pictures are D(z + delta) of the family's tiny
-autoencoder, read with it (`detect --vae`) and, in the last column, with ours. Pictures of 512 px; other sizes are in
-[docs/families.md](docs/families.md), rotated and cropped pictures, which need `--align`, in
+autoencoder, read with it (`detect --vae`) and, in the last column, with ours. Pictures of 512 px; other sizes
+are in [docs/families.md](docs/families.md), rotated and cropped pictures, which need `--align`, in
 [docs/detection.md](docs/detection.md#turned-and-cropped-pictures):
 
 {family_table(ROOT / "results")}
