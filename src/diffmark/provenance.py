@@ -56,7 +56,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-@functools.cache  # what was loaded is what is said, also where the tree moves on beside a long run
+@functools.cache  # asked for at the start of a long run, it stays what it was however the tree moves on
 def revision() -> str | None:
     """The git revision of the source tree, with `+` if it has changes; None outside a repository."""
     folder = Path(__file__).parent
