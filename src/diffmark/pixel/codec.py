@@ -1,0 +1,142 @@
+"""`PixelCodec`: writes secrets into images and reads them, with nothing but a key."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from diffmark.images import ImageError, ImageLike, Picture, read_image
+from diffmark.pixel.keys import OperatorKey, as_key
+from diffmark.pixel.layout import Layout, PixelConfig
+from diffmark.pixel.reader import FOUND_NATS, Reading, read
+from diffmark.pixel.spectrum import planes
+from diffmark.pixel.writer import MIN_QUALITY, Writer, add, colours
+from diffmark.secret import Bits, SecretLike, as_secrets, to_hex
+
+NAME = "pixel"
+MIN_SIDE = 64  # pixels
+MAX_PIXELS = 100_000_000
+SEEN_QUALITY = 70.0  # SSIMULACRA2 below which a mark may be seen by anybody
+
+
+class MarkWarning(UserWarning):
+    """A mark that was written, but not as it should be."""
+
+
+@dataclass(frozen=True, eq=False)
+class Marked:
+    """A marked image, and what was reached."""
+
+    image: Image.Image
+    secret: str  # hex
+    quality: float  # estimate of SSIMULACRA2, 100 for a picture that was not changed
+    psnr: float
+    bits_read: int  # bits that are read back from the image as it is
+    length: int
+    key_id: str
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "secret": self.secret,
+            "reader": NAME,
+            "key_id": self.key_id,
+            "ssimulacra2": round(self.quality, 1),
+            "psnr": None if math.isinf(self.psnr) else round(self.psnr, 2),
+            "bits_read": self.bits_read,
+            "bits": self.length,
+            "notes": list(self.notes),
+        }
+
+
+class PixelCodec:
+    """Writer and reader of the pixel layer under one operator key; the public key by default.
+
+    `key` is an `OperatorKey`, 32 bytes, 64 hex digits, or the path of a key file.
+    """
+
+    name = NAME
+
+    def __init__(
+        self, key: OperatorKey | bytes | str | Path | None = None, config: PixelConfig | None = None
+    ) -> None:
+        self.config = config or PixelConfig()
+        self.key = as_key(key)
+        self.layout = Layout(self.config, self.key)
+
+    @property
+    def length(self) -> int:
+        """Bits of a secret."""
+        return self.config.length
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """Config and key id: what travels in results. Never the key."""
+        return {"reader": NAME, "key_id": self.key.id, "config": self.config.to_dict()}
+
+    def embed(self, image: ImageLike, secret: SecretLike, min_quality: float = MIN_QUALITY) -> Marked:
+        """A copy of the image, upright RGB, that carries the secret (hex, int, bytes or bits).
+
+        `min_quality` is the least SSIMULACRA2 that the marked picture may have: 90 cannot be told from the
+        original, 70 is high quality. The mark is no stronger than it has to be; 100 leaves the picture as it is.
+        """
+        secrets = as_secrets(secret, self.length)
+        if len(secrets) != 1:
+            raise ValueError(f"an image carries one secret, got {len(secrets)}")
+        picture = self._markable(image)
+        notes = list(picture.notes)
+        if min_quality < SEEN_QUALITY:
+            notes.append(f"a quality of {min_quality:g} allows a mark that can be seen")
+        if min_quality == 100:
+            notes.append("a quality of 100 leaves no room for a mark: the picture is not marked")
+            return self._marked(picture.image, picture.image, secrets[0], 100.0, notes)
+        before = self.read(picture, search=False)
+        if before.evidence >= FOUND_NATS:
+            notes.append("the picture carried a mark of this key already; two marks weaken each other")
+        fit = Writer(self.layout, min_quality).fit(picture.image, secrets[0])
+        return self._marked(picture.image, add(picture.image, fit.residual), secrets[0], fit.quality, notes)
+
+    def residual(
+        self, image: ImageLike, secret: SecretLike, min_quality: float = MIN_QUALITY
+    ) -> NDArray[np.float32]:
+        """What `embed` adds before it rounds to 8 bits, (H, W, 3) in levels of 0 ... 255."""
+        picture = self._markable(image)
+        fit = Writer(self.layout, min_quality).fit(picture.image, as_secrets(secret, self.length)[0])
+        return colours(fit.residual, (picture.image.height, picture.image.width))
+
+    def read(self, image: ImageLike, search: bool = True) -> Reading:
+        """Scores of every bit; with `search`, also in pictures that were turned, cropped, mirrored or framed."""
+        return read(planes(read_image(image, MAX_PIXELS).image), self.layout, search)
+
+    def _markable(self, image: ImageLike) -> Picture:
+        picture = read_image(image, MAX_PIXELS)
+        if min(picture.image.size) < MIN_SIDE:
+            width, height = picture.image.size
+            raise ImageError(
+                f"{picture.source}: {width}x{height} is too small for a mark: {MIN_SIDE} px a side"
+            )
+        return picture
+
+    def _marked(
+        self, cover: Image.Image, image: Image.Image, secret: Bits, quality: float, notes: list[str]
+    ) -> Marked:
+        reading = self.read(image, search=False)
+        right = int(np.sum((reading.margins > 0) == (secret > 0)))
+        error = np.mean((np.asarray(cover, np.float32) - np.asarray(image, np.float32)) ** 2)
+        psnr = math.inf if error == 0 else 10 * math.log10(255**2 / float(error))
+        if quality < 100 and right < self.length:
+            notes.append(
+                f"this picture cannot carry the whole mark: {right} of {self.length} bits are read back"
+            )
+        for note in notes:
+            warnings.warn(note, MarkWarning, stacklevel=3)
+        return Marked(image, to_hex(secret), quality, psnr, right, self.length, self.key.id, tuple(notes))

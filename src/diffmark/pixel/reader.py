@@ -1,0 +1,64 @@
+"""The reader of the pixel layer: a plain read first, and where it is not clear, the search for a view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diffmark.pixel.layout import Layout, evidence, margins, to_frame
+from diffmark.pixel.search import Matrix, Vector, View, climb, undo, views
+
+CLEAR_NATS = 60.0  # evidence at which a plain read is taken as it is
+FOUND_NATS = 20.0  # evidence at which a view is taken for found
+PROMISING_NATS = 6.0  # evidence at which a view is worth refining
+REFINE_ROUNDS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Scores of every band and bit, and the view that they were read in (None: the picture as it came)."""
+
+    scores: NDArray[np.float64]  # (K, L)
+    view: View | None = None
+
+    @property
+    def margins(self) -> NDArray[np.float64]:
+        """Log-likelihood ratio of 1 against 0 for every bit, (L,)."""
+        return margins(self.scores)
+
+    @property
+    def evidence(self) -> float:
+        """Log-likelihood ratio of some mark against none, in nats."""
+        return evidence(self.scores)
+
+
+def read(planes: NDArray[np.float32], layout: Layout, search: bool = True) -> Reading:
+    """Read planes (3, H, W). A view is chosen by its evidence alone; no secret is known here."""
+    plain = Reading(layout.scores(to_frame(planes)))
+    if not search or plain.evidence >= CLEAR_NATS:
+        return plain
+    best = plain
+    for view in views(planes[0], layout.tones):
+        found = _refined(planes, layout, view)
+        if found.evidence > max(best.evidence, FOUND_NATS):
+            best = found
+        if best.evidence >= CLEAR_NATS:
+            break
+    return best
+
+
+def _refined(planes: NDArray[np.float32], layout: Layout, view: View) -> Reading:
+    """The reading in a view, after hill climbing on the evidence of its luma bands."""
+
+    def value(matrix: Matrix, offset: Vector) -> float:
+        frame, present = undo(planes[:1], View.of(matrix, offset))
+        return evidence(layout.luma_scores(frame[0], present))
+
+    matrix, offset = np.array(view.matrix), np.array(view.offset)
+    if value(matrix, offset) >= PROMISING_NATS:
+        _, matrix, offset = climb(value, matrix, offset, REFINE_ROUNDS, step=0.5)
+        view = View.of(matrix, offset)
+    frame, present = undo(planes, view)
+    return Reading(layout.scores(frame, present), view)

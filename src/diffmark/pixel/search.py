@@ -1,0 +1,310 @@
+"""The search for a view: how a picture was rotated, scaled, mirrored, stretched and moved since it was marked.
+
+1. Log-polar shift and add. The picture, in square pixels, is whitened and transformed; the power spectrum over
+   its local mean is looked up on a log-polar grid, shifted by each tone's angle and log radius, and added. Its
+   peaks are candidates for rotation and scale, for both mirror images and for each aspect ratio that the marked
+   picture may have had.
+2. Coherent sum. The tones' complex responses, turned back by their phases, add up at the right position only.
+3. Hill climbing on the coherent sum, then on the evidence of the bits, over all six numbers of the affine map.
+
+The choice never sees a secret.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from scipy.fft import rfft2
+from scipy.ndimage import uniform_filter
+
+from diffmark.pixel.spectrum import FRAME, Plane, resample, whiten
+from diffmark.pixel.tones import HIGH, LOW, Tones
+
+Matrix = NDArray[np.float64]  # (2, 2)
+Vector = NDArray[np.float64]  # (2,)
+
+SIZE = 1024  # of the transform
+ANGLES = 1080  # over half a turn
+STEP = 0.004  # of log radius
+MIN_SCALE, MAX_SCALE = (
+    0.45,
+    1.7,
+)  # received cycles over marked cycles: a crop lowers them, a border raises them
+LOCAL = 25  # bins a side over which the spectrum is levelled
+PEAK = 8.0  # power over the local mean is clipped here
+ASPECTS = (1.0, 4 / 3, 3 / 4, 3 / 2, 2 / 3, 16 / 9, 9 / 16)
+CANDIDATES = 3  # peaks of the shift and add that are followed up
+MIN_PEAK = 6.8  # standard deviations at which a peak is followed up
+POSITIONS = 3  # peaks of the coherent sum that are followed up for each of them
+TURN_STEP = math.radians(0.12)  # first steps of the hill climbing
+SCALE_STEP = 0.0025
+SHIFT_STEP = 0.6 / FRAME
+BLOCK = 16  # pixels a side of the blocks of a demodulated picture
+SHRINK = 0.55  # of the steps after each round
+ABSENT = -1e4  # level of places outside of a received picture
+
+
+@dataclass(frozen=True)
+class View:
+    """An affine map from the marked frame to the received picture.
+
+    A place (u, v) of the marked picture, both from -1/2 to 1/2, lies at `matrix @ (u, v) + offset` in the received
+    picture, in units of the square root of its area, from its centre.
+    """
+
+    matrix: tuple[tuple[float, float], tuple[float, float]]
+    offset: tuple[float, float]
+
+    @classmethod
+    def of(cls, matrix: Matrix, offset: Vector) -> View:
+        (a, b), (c, d) = matrix.tolist()
+        x, y = offset.tolist()
+        return cls(((a, b), (c, d)), (x, y))
+
+    @property
+    def mirrored(self) -> bool:
+        return float(np.linalg.det(np.array(self.matrix))) < 0
+
+    @property
+    def rotation(self) -> float:
+        """Degrees counter-clockwise by which the marked picture was rotated."""
+        (a, b), (c, d) = self.matrix
+        if self.mirrored:
+            a, c = -a, -c
+        return -math.degrees(math.atan2(c - b, a + d))
+
+    @property
+    def scale(self) -> float:
+        """Side of the marked picture over the side of the received one, as the root of their areas."""
+        return math.sqrt(abs(float(np.linalg.det(np.array(self.matrix)))))
+
+    def __str__(self) -> str:
+        parts = ["mirrored"] if self.mirrored else []
+        rotation = round(self.rotation, 1) + 0.0
+        if rotation:
+            parts.append(f"rotated by {rotation:g} degrees")
+        parts.append(f"the marked picture covers {self.scale**2:.0%} of this one's area")
+        return ", ".join(parts)
+
+
+def analysis_plane(luma: Plane) -> tuple[Plane, float]:
+    """The picture in square pixels with an area of FRAME^2 (at most SIZE a side), and its pixels a unit."""
+    height, width = luma.shape
+    scale = min(FRAME / math.sqrt(height * width), SIZE / max(height, width))
+    size = (max(8, round(height * scale)), max(8, round(width * scale)))
+    return resample(luma, size), math.sqrt(size[0] * size[1])
+
+
+@lru_cache(maxsize=1)
+def _grid() -> tuple[NDArray[np.int64], int, float]:
+    """Log-polar look-up into the half spectrum: flat index of the nearest bin, number of radii, lowest radius."""
+    lowest = LOW * MIN_SCALE / 1.2 * SIZE / FRAME
+    highest = min(HIGH * MAX_SCALE * 1.1 * SIZE / FRAME, SIZE / 2 - 2)
+    count = int(math.log(highest / lowest) / STEP) + 1
+    radii = lowest * np.exp(np.arange(count) * STEP)
+    angles = np.arange(ANGLES) * np.pi / ANGLES
+    fx, fy = np.outer(np.cos(angles), radii), np.outer(np.sin(angles), radii)
+    flip = fx < 0
+    fx, fy = np.where(flip, -fx, fx), np.where(flip, -fy, fy)
+    column = np.rint(fx).astype(np.int64)
+    row = np.rint(fy).astype(np.int64) % SIZE
+    return row * (SIZE // 2 + 1) + column, count, lowest
+
+
+def log_polar(white: Plane) -> NDArray[np.float32]:
+    """Levelled power spectrum on the log-polar grid, (ANGLES, radii), mean 0 at every radius."""
+    spectrum = rfft2(white, (SIZE, SIZE))
+    power = spectrum.real**2 + spectrum.imag**2
+    level = uniform_filter(power, LOCAL, mode="wrap")
+    ratio = np.minimum(power / np.maximum(level, 1e-9), PEAK)
+    index, _, _ = _grid()
+    found = ratio.ravel()[index]
+    return found - found.mean(axis=0, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A linear map of the tones' frequencies and how far it stands out."""
+
+    z: float
+    angle: float  # radians that frequencies turn by
+    scale: float  # received cycles over marked cycles
+    mirror: bool
+    aspect: float  # width over height of the marked picture
+
+
+def _moved(tones: Tones, aspect: float, mirror: bool) -> NDArray[np.float64]:
+    """Tones of a marked picture of this aspect in square units of its area, mirrored left to right if asked."""
+    root = math.sqrt(aspect)
+    factors = np.array([(-1 if mirror else 1) / root, root])
+    return tones.frequencies * factors
+
+
+def candidates(
+    polar: NDArray[np.float32], tones: Tones, aspects: tuple[float, ...], unit: float
+) -> list[Candidate]:
+    """Peaks of the shift and add over mirror images and aspects, best first."""
+    _, count, lowest = _grid()
+    shifts = np.arange(int(math.log(MIN_SCALE) / STEP), int(math.log(MAX_SCALE) / STEP) + 1)
+    found: list[Candidate] = []
+    extended = np.concatenate([polar, polar], axis=0)
+    for aspect in aspects:
+        for mirror in (False, True):
+            total = np.zeros((ANGLES, len(shifts)), np.float32)
+            used = np.zeros(len(shifts))
+            for kx, ky in _moved(tones, aspect, mirror):
+                turn = round((math.atan2(ky, kx) % np.pi) / np.pi * ANGLES) % ANGLES
+                first = round(math.log(math.hypot(kx, ky) * SIZE / FRAME / lowest) / STEP) + shifts[0]
+                low, high = max(0, -first), min(len(shifts), count - first)
+                total[:, low:high] += extended[turn : turn + ANGLES, first + low : first + high]
+                used[low:high] += 1
+            total /= np.sqrt(np.maximum(used, 1))
+            total[:, used < 0.6 * len(tones.frequencies)] = 0
+            spread = 1.4826 * float(np.median(np.abs(total[::4, ::4])))
+            total /= max(spread, 1e-9)
+            for _ in range(CANDIDATES):
+                row, column = divmod(int(total.argmax()), len(shifts))
+                z = float(total[row, column])
+                angle, scale = row * np.pi / ANGLES, math.exp(shifts[column] * STEP) * unit / FRAME
+                found.append(Candidate(z, angle, scale, mirror, aspect))
+                rows = np.arange(row - 6, row + 7) % ANGLES
+                total[np.ix_(rows, np.arange(max(0, column - 6), min(len(shifts), column + 7)))] = -9
+    return sorted(found, key=lambda candidate: -candidate.z)
+
+
+def linear(candidate: Candidate) -> Matrix:
+    """The matrix of a View: marked units to received units (half turn not yet known)."""
+    cos, sin = math.cos(candidate.angle), math.sin(candidate.angle)
+    root = math.sqrt(candidate.aspect)
+    stretch = np.diag([(-1 if candidate.mirror else 1) * root, 1 / root])
+    # frequencies turn and scale by s: places turn alike and scale by 1 / s
+    return np.array([[cos, -sin], [sin, cos]]) @ stretch / candidate.scale
+
+
+class Coherence:
+    """Coherent sum of the tones of a whitened picture, for affine maps near a given one.
+
+    The picture is demodulated at every tone's frequency under the given map and summed over blocks; frequencies
+    nearby are then sums over few blocks.
+    """
+
+    def __init__(self, white: Plane, unit: float, tones: Tones, matrix: Matrix) -> None:
+        self.tones, self.matrix = tones, matrix
+        self.base = tones.frequencies @ np.linalg.inv(matrix)  # k^T M^-1: cycles a received unit
+        height, width = (size // BLOCK * BLOCK for size in white.shape)
+        x = (np.arange(width) - (white.shape[1] - 1) / 2) / unit
+        y = (np.arange(height) - (white.shape[0] - 1) / 2) / unit
+        self.x, self.y = x.reshape(-1, BLOCK).mean(axis=1), y.reshape(-1, BLOCK).mean(axis=1)
+        columns = np.exp(-2j * np.pi * np.outer(self.base[:, 0], x)).astype(np.complex64)
+        rows = np.exp(-2j * np.pi * np.outer(self.base[:, 1], y)).astype(np.complex64)
+        blocks = np.add.reduceat(
+            (white[None, :height, :width] * columns[:, None]), np.arange(0, width, BLOCK), axis=2
+        )
+        self.blocks = np.add.reduceat(blocks * rows[:, :, None], np.arange(0, height, BLOCK), axis=1)
+        self.limit = 3 * max(float(np.median(np.abs(self.blocks.sum(axis=(1, 2))))), 1e-9)
+
+    def responses(self, matrix: Matrix) -> NDArray[np.complex128]:
+        """Of each tone, in thirds of three times the median; larger ones are clipped."""
+        away = self.tones.frequencies @ np.linalg.inv(matrix) - self.base
+        columns = np.exp(-2j * np.pi * np.outer(away[:, 0], self.x))
+        rows = np.exp(-2j * np.pi * np.outer(away[:, 1], self.y))
+        values = ((self.blocks * columns[:, None]).sum(axis=2) * rows).sum(axis=1)
+        return 3 * values / np.maximum(np.abs(values), self.limit)
+
+    def positions(self) -> list[tuple[Matrix, Vector]]:
+        """Best positions of the received picture, also turned by half: (matrix, offset), best first."""
+        values = self.responses(self.matrix)
+        grid = np.arange(FRAME) / FRAME - 0.5  # of the received centre in the marked frame
+        k, phase = self.tones.frequencies, self.tones.phases
+        columns = np.exp(-2j * np.pi * np.outer(k[:, 0], grid + 0.5)).astype(np.complex64)
+        found = []
+        for half, v in ((False, values), (True, values.conj())):
+            rows = np.exp(-2j * np.pi * np.outer(k[:, 1], grid + 0.5)) * (v * np.exp(-1j * phase))[:, None]
+            total = (rows.astype(np.complex64).T @ columns).real
+            for _ in range(POSITIONS):
+                row, column = np.unravel_index(int(total.argmax()), total.shape)
+                place = np.array([grid[column], grid[row]])
+                matrix = -self.matrix if half else self.matrix
+                found.append((float(total[row, column]), matrix, -matrix @ place))
+                total[max(0, row - 3) : row + 4, max(0, column - 3) : column + 4] = -np.inf
+        found.sort(key=lambda entry: -entry[0])
+        return [(matrix, offset) for _, matrix, offset in found[:POSITIONS]]
+
+    def value(self, matrix: Matrix, offset: Vector) -> float:
+        """The coherent sum for a whole view, near the given map or its half turn."""
+        k, phase = self.tones.frequencies, self.tones.phases
+        centre = -np.linalg.solve(matrix, offset)  # the received centre in the marked frame
+        turn = np.exp(-1j * (phase + 2 * np.pi * (k @ (centre + 0.5))))
+        half = float(np.sum(matrix * self.matrix)) < 0
+        values = self.responses(-matrix).conj() if half else self.responses(matrix)
+        return float((values * turn).real.sum())
+
+
+def undo(planes: NDArray[np.float32], view: View) -> tuple[NDArray[np.float32], Plane]:
+    """Received planes (3, H, W) looked up at the marked frame, (3, 512, 512), and where they are present."""
+    _, height, width = planes.shape
+    unit = math.sqrt(height * width)
+    matrix, offset = np.array(view.matrix) * unit / FRAME, np.array(view.offset) * unit
+    centre = np.array([width / 2, height / 2]) + offset - matrix @ np.array([FRAME / 2, FRAME / 2])
+    data = (*matrix[0], centre[0], *matrix[1], centre[1])
+    shrink = math.sqrt(abs(float(np.linalg.det(matrix))))
+    if shrink > 1.5:  # the received picture is larger than the frame: shrink it first, without aliasing
+        factor = 1 / shrink
+        size = (max(8, round(height * factor)), max(8, round(width * factor)))
+        return undo(np.stack([resample(plane, size) for plane in planes]), view)
+    found = np.stack(
+        [
+            np.asarray(
+                Image.fromarray(plane).transform(
+                    (FRAME, FRAME), Image.Transform.AFFINE, data, Image.Resampling.BICUBIC, fillcolor=ABSENT
+                )
+            )
+            for plane in planes
+        ]
+    )
+    present = (found[0] > ABSENT / 2).astype(np.float32)
+    return found * present, present
+
+
+def climb(
+    value: Callable[[Matrix, Vector], float], matrix: Matrix, offset: Vector, rounds: int, step: float = 1.0
+) -> tuple[float, Matrix, Vector]:
+    """Coordinate ascent of `value` over turn, scale, stretch, shear and position, with shrinking steps."""
+    moves = [
+        (TURN_STEP * np.array([[0.0, -1], [1, 0]]), np.zeros(2)),
+        (SCALE_STEP * np.eye(2), np.zeros(2)),
+        (SCALE_STEP * np.diag([1.0, -1]), np.zeros(2)),
+        (SCALE_STEP * np.array([[0.0, 1], [1, 0]]), np.zeros(2)),
+        (np.zeros((2, 2)), np.array([SHIFT_STEP, 0])),
+        (np.zeros((2, 2)), np.array([0, SHIFT_STEP])),
+    ]
+    best = value(matrix, offset)
+    for _ in range(rounds):
+        for linear_part, shift in moves:
+            for sign in (step, -step):
+                change = np.eye(2) + sign * linear_part
+                found = value(change @ matrix, change @ offset + sign * shift)
+                if found > best:
+                    best, matrix, offset = found, change @ matrix, change @ offset + sign * shift
+                    break
+        step *= SHRINK
+    return best, matrix, offset
+
+
+def views(luma: Plane, tones: Tones) -> Iterator[View]:
+    """Views in which the tones of a received picture agree, most likely first."""
+    plane, unit = analysis_plane(luma)
+    white = whiten(plane)
+    for candidate in candidates(log_polar(white), tones, ASPECTS, unit)[:CANDIDATES]:
+        if candidate.z < MIN_PEAK:
+            return
+        coherence = Coherence(white, unit, tones, linear(candidate))
+        for matrix, offset in coherence.positions():
+            _, matrix, offset = climb(coherence.value, matrix, offset, rounds=4)
+            yield View.of(matrix, offset)

@@ -1,0 +1,144 @@
+"""Spread spectrum in a whitened picture: what a band of frequencies says of each bit.
+
+A picture is resampled to a square frame of 512 x 512, split into luma and chroma, and whitened: luma is divided by
+its local standard deviation. Coefficients of its cosine transform between two radii are a *band*. A keyed
+permutation deals them to the bits, each with a keyed sign, and the score of bit b is the normalised correlation
+
+    s_b = sum_i sign_i W_i / sqrt(sum_i W_i^2),       i over the coefficients of bit b,
+
+a standard normal variable where there is no mark, whatever the picture is, because the signs are random.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from scipy.fft import dctn, idctn
+from scipy.ndimage import uniform_filter
+
+from diffmark.pixel.keys import OperatorKey
+
+Plane = NDArray[np.floating[Any]]  # (H, W), single precision
+
+FRAME = 512  # pixels a side of the frame
+WINDOW = 11  # pixels a side of the window of local means
+NOISE_FLOOR = 1.0  # grey levels: local deviations below it are taken for noise
+CLIP = 2.5  # whitened values beyond it are outliers
+OUTLIER = 3.0  # coefficients beyond so many deviations of their ring are clipped
+AXIS_GUARD = 4  # coefficients next to an axis: straight edges of the frame and of objects
+GRID = 128  # coefficient of a period of 8 pixels of the frame, the block grid of JPEG
+GRID_GUARD = 2
+LUMA = np.array([0.299, 0.587, 0.114])
+BLUE = np.array([-0.168736, -0.331264, 0.5])
+RED = np.array([0.5, -0.418688, -0.081312])
+
+
+def box(values: Plane, size: int = WINDOW) -> Plane:
+    """Mean over a square window, the picture mirrored at its edges."""
+    return uniform_filter(values, size, mode="reflect")
+
+
+def whiten(luma: Plane, present: Plane | None = None) -> Plane:
+    """(Y - local mean) / local deviation, clipped; zero where the picture is not `present` (weights in [0, 1])."""
+    if present is None:
+        detail = luma - box(luma)
+        variance = box(detail * detail)
+    else:
+        weight = np.maximum(box(present), 1e-3)
+        detail = (luma - box(luma * present) / weight) * present
+        variance = box(detail * detail) / weight
+    white = detail / np.sqrt(np.maximum(variance, 0) + NOISE_FLOOR**2)
+    return np.clip(white, -CLIP, CLIP)
+
+
+def planes(image: Image.Image) -> NDArray[np.float32]:
+    """Luma, blue and red chroma of an RGB image in its own size, (3, H, W), levels of 0 ... 255."""
+    pixels = np.asarray(image, np.float32)
+    return np.stack([pixels @ weights.astype(np.float32) for weights in (LUMA, BLUE, RED)])
+
+
+def resample(plane: Plane, size: tuple[int, int]) -> Plane:
+    """A plane at another (height, width), Lanczos, in floating point."""
+    if plane.shape == size:
+        return plane
+    return np.asarray(Image.fromarray(plane).resize((size[1], size[0]), Image.Resampling.LANCZOS))
+
+
+def radius(size: int = FRAME) -> NDArray[np.float64]:
+    """Cycles a frame of every coefficient of the cosine transform, (size, size)."""
+    cycles = np.arange(size) / 2
+    return np.hypot(cycles[:, None], cycles[None])
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """The coefficients of one plane between two radii, dealt to `length` bits by a key."""
+
+    name: str
+    plane: int  # 0 luma, 1 blue, 2 red chroma
+    low: float  # cycles a frame
+    high: float
+    length: int
+    key: OperatorKey
+    size: int = FRAME  # of the transform
+
+    @cached_property
+    def index(self) -> NDArray[np.int64]:
+        """Flat positions of the coefficients, away from the axes and from the grid of JPEG."""
+        r, k = radius(self.size), np.arange(self.size)
+        usable = (k >= AXIS_GUARD) & (np.abs(k - GRID) > GRID_GUARD) & (np.abs(k - 2 * GRID) > GRID_GUARD)
+        inside = (r >= self.low) & (r < self.high) & (usable[:, None] & usable[None])
+        return np.flatnonzero(inside)
+
+    @cached_property
+    def owner(self) -> NDArray[np.int64]:
+        """The bit that each coefficient belongs to."""
+        order = np.argsort(self.key.numbers(f"{self.name} permutation", len(self.index)), kind="stable")
+        owner = np.empty(len(order), np.int64)
+        owner[order] = np.arange(len(order)) % self.length
+        return owner
+
+    @cached_property
+    def sign(self) -> NDArray[np.float32]:
+        """+1 or -1 for each coefficient."""
+        return 1 - 2 * (self.key.numbers(f"{self.name} signs", len(self.index)) & 1).astype(np.float32)
+
+    @cached_property
+    def ring(self) -> NDArray[np.int64]:
+        """The ring of radii, four cycles wide, of each coefficient."""
+        return (radius(self.size).ravel()[self.index] / 4).astype(np.int64)
+
+    def coefficients(self, transform: Plane) -> NDArray[np.float64]:
+        """The band's coefficients, each ring at unit deviation and without outliers."""
+        values = transform.ravel()[self.index].astype(np.float64)
+        count = np.maximum(np.bincount(self.ring), 1)
+        deviation = np.sqrt(np.bincount(self.ring, values**2) / count)[self.ring]
+        return np.clip(values / np.maximum(deviation, 1e-6), -OUTLIER, OUTLIER)
+
+    def scores(self, transform: Plane) -> NDArray[np.float64]:
+        """Score of every bit, (length,)."""
+        values = self.coefficients(transform)
+        signal = np.bincount(self.owner, self.sign * values, self.length)
+        energy = np.bincount(self.owner, values**2, self.length)
+        return signal / np.sqrt(np.maximum(energy, 1e-12))
+
+    def pattern(self, amplitudes: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Spectrum with `amplitudes[b]` times its sign at every coefficient of bit b, (size^2,)."""
+        spectrum = np.zeros(self.size * self.size, np.float32)
+        spectrum[self.index] = self.sign * amplitudes[self.owner]
+        return spectrum
+
+
+def forward(plane: Plane) -> Plane:
+    """Orthonormal cosine transform."""
+    return dctn(plane, norm="ortho")
+
+
+def inverse(spectrum: NDArray[np.float32], size: int = FRAME) -> Plane:
+    """The plane of a flat spectrum."""
+    return idctn(spectrum.reshape(size, size), norm="ortho")

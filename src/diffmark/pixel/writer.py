@@ -1,0 +1,175 @@
+"""The writer of the pixel layer: a mark fitted to its picture, no stronger than it has to be, never plainly seen.
+
+The residual that is added to a picture is, in luma,
+
+    r = mask * (gain * sum_k w_k sum_b sigma_b P_kb + sum_t c_t tone_t),
+
+with P_kb the pattern of bit b in band k, sigma_b = +-1 the bit, w_k the density of the mark in band k, and a mask
+of local activity; chroma bands have no mask. The tones' amplitudes c_t are fitted so that each stands out of the
+marked picture. The gain is fitted to the picture as it may arrive, after a harsh JPEG, within two bounds of
+visibility.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from scipy.ndimage import minimum_filter
+
+from diffmark.pixel.layout import Layout, gains, to_frame
+from diffmark.pixel.spectrum import FRAME, Plane, box, inverse, planes, resample, whiten
+from diffmark.pixel.visibility import Visibility
+from diffmark.secret import Bits
+
+Residual = NDArray[np.float32]  # (3, 512, 512): luma, blue, red chroma, in levels of 0 ... 255
+
+MIN_QUALITY, MAX_QUALITY = 80.0, 90.0  # SSIMULACRA2: never below, and not below if the mark is read anyway
+ARRIVAL_JPEG = 10  # quality of the JPEG that the picture may arrive as
+ARRIVAL_SCORE = 1.35  # mean score of the bits that is asked for after it
+LUMA_RMS = 1.6  # levels, at gain 1
+CHROMA_RMS = 0.45
+MIN_GAIN, MAX_GAIN = 0.1, 5.0
+LOSS_POWER = 1.2  # 100 - SSIMULACRA2 grows with this power of the gain
+ROUNDS = 3
+TONE_SCORE = 3.6  # of every tone, in root mean powers of what lies around it
+MAX_TONE = 1.2  # rms of the tones over that of the bits
+MASK_POWER, MASK_FLOOR, MASK_WINDOW = 0.7, 1.5, 9
+HIGHEST = 0.46  # cycles a pixel that a mark is written at
+WORK_SIDE = 768  # pixels a side of the copy that a large picture is fitted on
+TILE, TILES = 512, 2  # parts of a large picture, a side, that its visibility is measured on
+TO_RGB = np.array([[1, 1, 1], [0, -0.344136, 1.772], [1.402, -0.714136, 0]], np.float32)  # of Y, Cb, Cr
+
+
+def masking(luma: Plane) -> Plane:
+    """How much of a change goes unseen at each place: least activity nearby, to a power, mean square 1."""
+    detail = luma - box(luma, MASK_WINDOW)
+    activity = np.sqrt(np.maximum(box(detail * detail, MASK_WINDOW), 0))
+    least = box(minimum_filter(activity, MASK_WINDOW, mode="reflect"), MASK_WINDOW)
+    mask = (least + MASK_FLOOR) ** MASK_POWER
+    return mask / np.sqrt(np.mean(mask * mask))
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A residual and what it reaches."""
+
+    residual: Residual
+    quality: float  # estimate of SSIMULACRA2, the worst of the sizes that it was measured at
+
+
+class Writer:
+    """Writes one secret after another into pictures, with the bands and tones of a layout."""
+
+    def __init__(self, layout: Layout, min_quality: float = MIN_QUALITY) -> None:
+        if not 0 <= min_quality <= 100:
+            raise ValueError(f"a quality is an SSIMULACRA2 score of 0 ... 100, got {min_quality}")
+        self.layout, self.min_quality = layout, min_quality
+        self.max_quality = max(MAX_QUALITY, min_quality)
+
+    def fit(self, image: Image.Image, secret: Bits) -> Fit:
+        """The residual of a secret (L,) for an RGB image."""
+        work = _work_copy(image)
+        frame = to_frame(planes(work))
+        mask = masking(frame[0])
+        signs = 2 * secret.astype(np.float64) - 1
+        bits = self._bits(signs, mask, min(image.size))
+        views = [Visibility(part) for part in _parts(image)]
+        gain, quality = 1.0, 100.0
+        residual = np.zeros_like(bits)
+        for last in range(ROUNDS, -1, -1):
+            residual = gain * bits
+            residual[0] += self._tones(frame[0], residual[0], mask)
+            parts = _parts(add(image, residual))
+            quality = min(view.ssimulacra2(part) for view, part in zip(views, parts, strict=True))
+            if last:
+                score = self._arrival_score(work, residual, signs)
+                gain = self._next_gain(gain, 100 - quality, score)
+        return Fit(residual, quality)
+
+    def _bits(self, signs: NDArray[np.float64], mask: Plane, side: int) -> Residual:
+        """The mark of all bands at gain 1; bands beyond what `side` pixels can hold are left out."""
+        luma = np.zeros(FRAME * FRAME, np.float32)
+        residual = np.zeros((3, FRAME, FRAME), np.float32)
+        energy = 0.0
+        for band in self.layout.bands:
+            weight = min(1.0, max(0.0, (HIGHEST * side - band.low) / (band.high - band.low)))
+            if band.plane:
+                rms = weight * CHROMA_RMS
+                residual[band.plane] += inverse(band.pattern(signs)) * (
+                    rms * FRAME / math.sqrt(len(band.index))
+                )
+            else:
+                luma += weight * band.pattern(signs)
+                energy += weight**2 * len(band.index)
+        residual[0] = inverse(luma) * mask * (LUMA_RMS * FRAME / math.sqrt(max(energy, 1.0)))
+        return residual
+
+    def _tones(self, luma: Plane, bits: Plane, mask: Plane) -> Plane:
+        """Tones that stand out of the marked luma, each by TONE_SCORE, unless the picture would need too much."""
+        tones = self.layout.tones
+        turn = np.exp(-1j * (tones.phases + np.pi * tones.frequencies.sum(axis=1)))
+        host = whiten(luma + bits)
+        wanted = TONE_SCORE * tones.level(host)
+        plain = (tones.responses(host, tones.frequencies) * turn).real
+        amplitude = np.full(len(turn), 0.2)
+        for _ in range(2):
+            got = (
+                tones.responses(whiten(luma + bits + tones.waves(amplitude) * mask), tones.frequencies) * turn
+            ).real
+            slope = max(float(np.mean(got - plain)) / float(amplitude.mean()), 1e-6)
+            amplitude = np.clip(amplitude + (wanted - got) / slope, 0.0, 4.0) + 1e-3
+        waves = tones.waves(amplitude) * mask
+        return waves * min(1.0, MAX_TONE * float(bits.std()) / max(float(waves.std()), 1e-9))
+
+    def _arrival_score(self, work: Image.Image, residual: Residual, signs: NDArray[np.float64]) -> float:
+        """Mean score of the bits, all bands together, after the picture went through a harsh JPEG."""
+        buffer = io.BytesIO()
+        add(work, residual).save(buffer, "JPEG", quality=ARRIVAL_JPEG)
+        with Image.open(buffer) as arrived:
+            scores = self.layout.scores(to_frame(planes(arrived.convert("RGB"))))
+        weights = gains(scores)
+        return float(np.mean(weights @ scores * signs) / np.linalg.norm(weights))
+
+    def _next_gain(self, gain: float, loss: float, score: float) -> float:
+        """The gain that reaches ARRIVAL_SCORE, within the bounds of quality."""
+
+        def at(quality: float) -> float:
+            return gain * (max(100 - quality, 1e-3) / max(loss, 0.1)) ** (1 / LOSS_POWER)
+
+        wanted = gain * (ARRIVAL_SCORE / max(score, 0.1)) ** 0.8
+        wanted = min(max(wanted, at(self.max_quality)), at(self.min_quality))
+        return float(np.clip(wanted, MIN_GAIN, MAX_GAIN))
+
+
+def colours(residual: Residual, size: tuple[int, int]) -> NDArray[np.float32]:
+    """A residual as levels of red, green and blue at (height, width)."""
+    sized = np.stack([resample(plane, size) for plane in residual])
+    return np.tensordot(sized, TO_RGB, axes=(0, 0))
+
+
+def add(image: Image.Image, residual: Residual) -> Image.Image:
+    """An RGB image with a residual, rounded to 8 bits."""
+    pixels = np.asarray(image, np.float32) + colours(residual, (image.height, image.width))
+    return Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8))
+
+
+def _work_copy(image: Image.Image) -> Image.Image:
+    if max(image.size) <= WORK_SIDE:
+        return image
+    return ImageOps.contain(image, (WORK_SIDE, WORK_SIDE), Image.Resampling.LANCZOS)
+
+
+def _parts(image: Image.Image) -> list[Image.Image]:
+    """What visibility is measured on: the picture, or tiles of a large one and all of it at the frame's size."""
+    if max(image.size) <= WORK_SIDE:
+        return [image]
+    width, height = min(TILE, image.width), min(TILE, image.height)
+    lefts = np.linspace(0, image.width - width, TILES + 2)[1:-1].astype(int)
+    tops = np.linspace(0, image.height - height, TILES + 2)[1:-1].astype(int)
+    tiles = [image.crop((x, y, x + width, y + height)) for x in lefts.tolist() for y in tops.tolist()]
+    return [*tiles, ImageOps.contain(image, (FRAME, FRAME), Image.Resampling.LANCZOS)]
