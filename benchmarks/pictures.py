@@ -1,0 +1,144 @@
+"""What the benchmarks of the pixel layer share: the split of the pictures, fixed keys, and rows that a stop keeps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
+from diffmark.provenance import code_digest, revision
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+EVERY, TEST = 3, 2  # of the sorted files of a folder those with index % EVERY == TEST are reported on
+PARTS = ("tune", "test")
+PIXEL_MODULES = (
+    "codec",
+    "keys",
+    "layout",
+    "reader",
+    "search",
+    "spectrum",
+    "tones",
+    "visibility",
+    "writer",
+)
+
+Row = dict[str, Any]
+
+
+def split(items: Iterable[Any], part: str) -> list[Any]:
+    """The sorted items of a part: "test" is every third and is only reported on, "tune" is the rest."""
+    if part not in PARTS:
+        raise ValueError(f"a part is one of {', '.join(PARTS)}, got {part!r}")
+    return [item for index, item in enumerate(sorted(items)) if (index % EVERY == TEST) == (part == "test")]
+
+
+def files(folder: str | Path, part: str) -> list[Path]:
+    """Image files of a folder that belong to a part."""
+    found = split((path for path in Path(folder).iterdir() if path.suffix.lower() in SUFFIXES), part)
+    if not found:
+        raise FileNotFoundError(f"{folder}: no images ({', '.join(SUFFIXES)}) of the {part} part")
+    return found
+
+
+def fixed_keys(count: int) -> list[OperatorKey]:
+    """The public key and others, the same in every run."""
+    others = [OperatorKey(hashlib.sha256(f"benchmark key {i}".encode()).digest()) for i in range(1, count)]
+    return [PUBLIC_KEY, *others]
+
+
+def one_thread() -> None:
+    """For the arithmetic of processes that are started from now on; before numpy is loaded, for this one too."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+def pixel_code() -> str:
+    """Digest of the pixel layer's code, constants included."""
+    return code_digest(*(f"pixel/{name}" for name in PIXEL_MODULES))
+
+
+class Run:
+    """A folder of rows: what is there already is not made again, and one run has one code and one config."""
+
+    def __init__(self, folder: Path, config: Row) -> None:
+        self.folder, self.rows_path = folder, folder / "rows.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+        path, settings = folder / "run.json", {"config": config, "pixel_code": pixel_code()}
+        if path.exists():
+            known = json.loads(path.read_text())
+            if {name: known[name] for name in settings} != json.loads(json.dumps(settings)):
+                raise ValueError(f"{folder} holds rows of another code or config: give an empty folder")
+            self.revision = known["revision"]
+        else:
+            self.revision = revision()
+            path.write_text(json.dumps({**settings, "revision": self.revision}, indent=2) + "\n")
+
+    def rows(self) -> list[Row]:
+        """All whole rows; a last line that was cut by a stop is left out."""
+        if not self.rows_path.exists():
+            return []
+        found = []
+        for line in self.rows_path.read_text().splitlines():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return found
+
+    def extend(
+        self,
+        work: Callable[[Any], Row],
+        tasks: Sequence[Any],
+        jobs: int,
+        name: Callable[[Any], str],
+        prepare: Callable[..., None] | None = None,
+        arguments: tuple[Any, ...] = (),
+    ) -> None:
+        """Append the row of every task that has none yet; a row's "id" is its task's name."""
+        done = {row["id"] for row in self.rows()}
+        left = [task for task in tasks if name(task) not in done]
+        with self.rows_path.open("a") as out:
+            if out.tell() and not self.rows_path.read_bytes().endswith(b"\n"):
+                out.write("\n")
+            for row in tqdm(
+                _mapped(work, left, jobs, prepare, arguments),
+                self.folder.name,
+                total=len(tasks),
+                initial=len(tasks) - len(left),
+                disable=None,
+            ):
+                out.write(json.dumps(row) + "\n")
+                out.flush()
+
+
+def _mapped(
+    work: Callable[[Any], Row],
+    tasks: Sequence[Any],
+    jobs: int,
+    prepare: Callable[..., None] | None,
+    arguments: tuple[Any, ...],
+) -> Iterator[Row]:
+    if jobs == 1:
+        if prepare:
+            prepare(*arguments)
+        yield from map(work, tasks)
+        return
+    one_thread()
+    with multiprocessing.get_context("spawn").Pool(jobs, prepare, arguments) as pool:
+        yield from pool.imap_unordered(work, tasks)
+
+
+def of_share(items: Sequence[Any], share: str) -> list[Any]:
+    """Part i of n of some items, "i/n" with i from 1."""
+    number, count = (int(value) for value in share.split("/"))
+    if not 1 <= number <= count:
+        raise ValueError(f"a share is i/n with 1 <= i <= n, got {share!r}")
+    return list(items[number - 1 :: count])
