@@ -1,4 +1,4 @@
-"""What the benchmarks of the pixel layer share: the split of the pictures, fixed keys, and rows that a stop keeps."""
+"""What the benchmarks of the pixel layer share: the split of the pictures, fixed keys, rows that a stop keeps."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont, ImageOps
 from pictures import PARTS, files, split
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 from tqdm import tqdm
 
 from diffmark.attacks import distortion, everyday
@@ -40,9 +40,22 @@ KINDS = {
 }  # parts of a hundred
 MAX_SIDE = 1024
 PAGE = (1024, 1600)  # pixels of a rendered page
-FONTS = ("DejaVu Sans", "DejaVu Serif", "DejaVu Sans Mono", "Liberation Sans", "Liberation Serif", "monospace")
+FONTS = (
+    "DejaVu Sans",
+    "DejaVu Serif",
+    "DejaVu Sans Mono",
+    "Liberation Sans",
+    "Liberation Serif",
+    "monospace",
+)
 EMOJI_SIZE = 109  # the only size of a bitmap font of emoji
-EMOJI_RANGES = ((0x1F300, 0x1F320), (0x1F32D, 0x1F393), (0x1F3A0, 0x1F3CA), (0x1F400, 0x1F4FC), (0x1F600, 0x1F64F))
+EMOJI_RANGES = (
+    (0x1F300, 0x1F320),
+    (0x1F32D, 0x1F393),
+    (0x1F3A0, 0x1F3CA),
+    (0x1F400, 0x1F4FC),
+    (0x1F600, 0x1F64F),
+)
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,9 @@ def window(image: Image.Image, rng: Chance, least: float) -> Image.Image:
     x, y = int(rng.integers(image.width - width + 1)), int(rng.integers(image.height - height + 1))
     factor = rng.uniform(256, 900) / math.sqrt(width * height)
     size = (max(64, round(width * factor)), max(64, round(height * factor)))
-    method = (Image.Resampling.LANCZOS, Image.Resampling.BICUBIC, Image.Resampling.BILINEAR)[int(rng.integers(3))]
+    method = (Image.Resampling.LANCZOS, Image.Resampling.BICUBIC, Image.Resampling.BILINEAR)[
+        int(rng.integers(3))
+    ]
     return image.crop((x, y, x + width, y + height)).resize(size, method)
 
 
@@ -192,7 +207,9 @@ def _clip_art(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
         elif shape == 1:
             draw.rounded_rectangle(box, int(rng.uniform(0, reach)), _colour(rng), _colour(rng), line)
         elif shape == 2:
-            draw.regular_polygon((x, y, max(1, reach)), int(rng.integers(3, 9)), int(rng.integers(360)), _colour(rng))
+            draw.regular_polygon(
+                (x, y, max(1, reach)), int(rng.integers(3, 9)), int(rng.integers(360)), _colour(rng)
+            )
         else:
             draw.line([tuple(p) for p in rng.integers(0, 2 * width, (4, 2)).tolist()], _colour(rng), line + 1)
     return canvas.resize((width, height), Image.Resampling.LANCZOS), False
@@ -271,7 +288,10 @@ def frame(image: Image.Image, rng: Chance) -> Image.Image:
     screen = Image.new("RGB", (width, height), _colour(rng))
     draw = ImageDraw.Draw(screen)
     bar = max(12, height // 24)
-    x, y = int(rng.integers(width - image.width + 1)), int(rng.integers(bar, max(bar + 1, height - image.height)))
+    x, y = (
+        int(rng.integers(width - image.width + 1)),
+        int(rng.integers(bar, max(bar + 1, height - image.height))),
+    )
     draw.rectangle((0, height - bar, width, height), (32, 33, 36))
     draw.rectangle((x - 2, y - bar, x + image.width + 1, y + image.height + 1), (228, 228, 232))
     draw.text((x + 6, y - bar + 1), "Picture viewer", (40, 40, 40), font_size=round(bar * 0.7))

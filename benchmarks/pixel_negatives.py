@@ -232,8 +232,12 @@ def write(run: Run, seed: int, calibration_path: Path, out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pictures", type=Path, nargs="+", required=True, help="folders of unmarked pictures")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--pictures", type=Path, nargs="+", required=True, help="folders of unmarked pictures"
+    )
     parser.add_argument("--emoji-font", type=Path, help="a bitmap font of emoji; without it, clip art")
     parser.add_argument("--folder", type=Path, required=True, help="of the run: rows and rendered pages")
     parser.add_argument("--count", type=int, default=30_000, help="pictures in all, a third kept apart")
@@ -250,9 +254,7 @@ def main() -> None:
     if not options.report:
         for part, count in PAGES.items():
             render_pages(options.folder / "pages", part, count, options.seed)
-        corpus = Corpus(
-            tuple(options.pictures), options.folder / "pages", options.emoji_font, options.seed
-        )
+        corpus = Corpus(tuple(options.pictures), options.folder / "pages", options.emoji_font, options.seed)
         tasks = of_share(range(options.count), options.part)
         run.extend(read_one, tasks, options.jobs, str, prepare, (corpus,))
     if options.part == "1/1":

@@ -6,6 +6,9 @@ Pictures are of the test part (`pictures.split`), as many of each folder, 512 x 
 does by default and reads them plainly; the pixel layer searches for a view where it needs to. A picture counts as
 marked when as many bits match its secret as the exact binomial asks for at a false-positive rate of 1e-6. Slow
 methods get fewer pictures: every cell says how many. A row is one method on one picture; a stop loses nothing.
+
+The packages that others publish read a picture at the size it arrives in, the pixel layer and the latent codecs at
+their own: "half size and back" is the change of size that is fair to all. Larger pictures are enlarged ones.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
-from PIL import Image, ImageOps  # noqa: E402
 from pictures import Row, Run, files, of_share  # noqa: E402
+from PIL import Image, ImageOps  # noqa: E402
 from pixel_corpus import crop, frame  # noqa: E402
 
 from diffmark.attacks import distortion, everyday  # noqa: E402
@@ -42,7 +45,12 @@ STRENGTHS = (0.2, 0.4, 0.6, 0.8, 1.0)
 QUALITIES = (75.0, 80.0, 85.0, 90.0)  # of the strength curve
 RIVALS = ("rivaGan", "dwtDctSvd", "dwtDct", "blindWatermark")
 LATENT = ("sd", "sdxl", "sd3", "flux")
-ROUND_TRIPS = {"taesdxl": ("taesdxl", 4), "taesd3": ("taesd3", 16), "taef1": ("taef1", 16), "taesd": ("taesd", 4)}
+ROUND_TRIPS = {
+    "taesdxl": ("taesdxl", 4),
+    "taesd3": ("taesd3", 16),
+    "taef1": ("taef1", 16),
+    "taesd": ("taesd", 4),
+}
 TURNS = {
     90: Image.Transpose.ROTATE_90,
     180: Image.Transpose.ROTATE_180,
@@ -85,6 +93,10 @@ def grey(image: Image.Image, rng: Chance) -> Image.Image:
     return image.convert("L").convert("RGB")
 
 
+def half_and_back(image: Image.Image, rng: Chance) -> Image.Image:
+    return everyday.resize(image, 0.5, rng).resize(image.size, Image.Resampling.BICUBIC)
+
+
 def unchanged(image: Image.Image, rng: Chance) -> Image.Image:
     return image
 
@@ -96,6 +108,7 @@ KEPT: dict[str, Distort] = {
     "WebP 50": by(everyday.webp, 50),
     "AVIF 50": by(everyday.avif, 50),
     "half size": by(everyday.resize, 0.5),
+    "half size and back": half_and_back,
     "double size": by(everyday.resize, 2),
     "noise 0.05": by(distortion.noise, 0.05),
     "brightness 2": by(distortion.brightness, 2),
@@ -128,7 +141,16 @@ HARSH: dict[str, Distort] = {
     "blur 8": by(distortion.blur, 8),
     "blur 20": by(distortion.blur, 20),
 }
-CURVE = ("JPEG 25", "JPEG 10", "rotation 27", "crop to 0.5", "crop 0.5, JPEG 75", "crop to 0.25", "blur 8", "taesd")
+CURVE = (
+    "JPEG 25",
+    "JPEG 10",
+    "rotation 27",
+    "crop to 0.5",
+    "crop 0.5, JPEG 75",
+    "crop to 0.25",
+    "blur 8",
+    "taesd",
+)
 # The figures of the pixel layer's design: (bit accuracy, share marked); what a row without one is asked is None.
 ASKED: dict[str, tuple[float, float | None]] = {
     **dict.fromkeys(KEPT, (0.995, 1.0)),
@@ -207,8 +229,7 @@ def attacks(autoencoders: str | None) -> dict[str, Distort]:
     found = {**KEPT, **MOVED, **COMBINED, **HARSH}
     if autoencoders:
         trips = {
-            name: round_trip(autoencoders, stem, channels)
-            for name, (stem, channels) in ROUND_TRIPS.items()
+            name: round_trip(autoencoders, stem, channels) for name, (stem, channels) in ROUND_TRIPS.items()
         }
         found |= {**trips, "taesd twice": chain(trips["taesd"], trips["taesd"])}
     return found | waves()
@@ -260,11 +281,12 @@ class Task:
     method: str
     number: int  # of the picture
     size: int = SIDE
+    group: str = "figures"  # of attacks: figures, waves, sizes or curve
     min_quality: float | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.method} {self.size} {self.min_quality} {self.number}"
+        return f"{self.method} {self.size} {self.group} {self.min_quality} {self.number}"
 
 
 _state: dict[str, Any] = {}
@@ -288,15 +310,19 @@ def measure(task: Task) -> Row:
         chance = np.random.default_rng([_state["seed"], task.number, *name.encode()])
         margins = method.decode([_state["attacks"][name](marked, chance)])[0]
         matches[name] = int(((np.asarray(margins) > 0) == secret.astype(bool)).sum())
-    visible = visibility(cover, marked)
+    visible = None if task.group == "waves" else visibility(cover, marked)  # the mark is the figures' own
     return {"id": task.name, **asdict(task), "bits": method.bits, "visibility": visible, "matches": matches}
 
 
 def _names(task: Task, known: list[str]) -> list[str]:
-    """The attacks of a task: all at the usual size, the first two groups at others, few for the curve."""
-    if task.min_quality is not None:
-        return [name for name in CURVE if name in known]
-    return known if task.size == SIDE else [*KEPT, *MOVED]
+    """The attacks of a task."""
+    wanted = {
+        "figures": [name for name in known if not name.startswith("waves ")],
+        "waves": [name for name in known if name.startswith("waves ")],
+        "sizes": [*KEPT, *MOVED],
+        "curve": [name for name in CURVE if name in known],
+    }
+    return wanted[task.group]
 
 
 def visibility(cover: Image.Image, marked: Image.Image) -> dict[str, float]:
@@ -316,15 +342,18 @@ def visibility(cover: Image.Image, marked: Image.Image) -> dict[str, float]:
 
 
 def tasks_of(count: int, few: int) -> list[Task]:
-    """In rounds of pictures, so that a run that is stopped has a few of every method."""
-    found = []
-    for number in range(count):
-        found.append(Task("pixel", number))
-        if number < few:
-            found += [Task(name, number) for name in (*RIVALS, *LATENT)]
-            found += [Task("pixel", number, 256), Task("pixel", number, 2048)]
-            found += [Task("pixel", number, SIDE, quality) for quality in QUALITIES]
-    return found + [Task(name, number) for number in range(few, count) for name in RIVALS]
+    """In rounds of pictures, so that a run that is stopped has some of every method; WAVES for all comes last."""
+    slow, each, found = (*RIVALS, *LATENT), -(-count // few), []
+    for number in range(few):
+        found += [Task("pixel", other) for other in range(number * each, min(count, (number + 1) * each))]
+        found += [Task(name, number) for name in slow]
+    for number in range(few):
+        found += [Task("pixel", number, size, "sizes") for size in (256, 2048)]
+        found += [Task("pixel", number, SIDE, "curve", quality) for quality in QUALITIES]
+        found.append(Task("pixel", number, SIDE, "waves"))
+    found += [Task(name, number, SIDE, "waves") for number in range(few) for name in slow]
+    found += [Task("pixel", number, SIDE, "waves") for number in range(few, count)]
+    return found
 
 
 # --- tables ------------------------------------------------------------------------------------------------
@@ -335,7 +364,7 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(group_name(row), []).append(row)
-    return {name: {"pictures": len(g), **_figures(g)} for name, g in sorted(groups.items(), key=_place)}
+    return {name: _figures(group) for name, group in sorted(groups.items(), key=_place)}
 
 
 def group_name(row: Row) -> str:
@@ -350,11 +379,17 @@ def _place(group: tuple[str, list[Row]]) -> tuple[int, str]:
 
 
 def _figures(rows: list[Row]) -> dict[str, Any]:
-    visible = {}
+    visible, seen = {}, [row for row in rows if row["visibility"]]
     for name, worst in (("ssimulacra2", 5), ("butteraugli_3", 95), ("psnr", 5)):
-        values = [row["visibility"][name] for row in rows]
+        values = [row["visibility"][name] for row in seen]
         visible[name] = {"mean": round(float(np.mean(values)), 3), f"percentile_{worst}": _at(values, worst)}
-    return {"bits": rows[0]["bits"], "visibility": visible, "cells": {n: cell(rows, n) for n in rows[0]["matches"]}}
+    names = list(dict.fromkeys(name for row in rows for name in row["matches"]))
+    return {
+        "pictures": len(seen),
+        "bits": rows[0]["bits"],
+        "visibility": visible,
+        "cells": {name: cell([row for row in rows if name in row["matches"]], name) for name in names},
+    }
 
 
 def _at(values: list[float], percent: float) -> float:
@@ -384,8 +419,13 @@ def visibility_table(found: dict[str, Any]) -> str:
     heads = ["SSIMULACRA2, mean / 5th percentile", "Butteraugli 3-norm, mean / 95th", "PSNR, mean / 5th"]
     lines = [_line(["mark", "bits", "pictures", *heads]), "| --- " * 6 + "|"]
     for method, entry in found.items():
-        values = [" / ".join(f"{value:.1f}" if name != "butteraugli_3" else f"{value:.2f}"
-                             for value in entry["visibility"][name].values()) for name in names]
+        values = [
+            " / ".join(
+                f"{value:.1f}" if name != "butteraugli_3" else f"{value:.2f}"
+                for value in entry["visibility"][name].values()
+            )
+            for name in names
+        ]
         lines.append(_line([method, str(entry["bits"]), str(entry["pictures"]), *values]))
     return "\n".join(lines)
 
@@ -393,7 +433,7 @@ def visibility_table(found: dict[str, Any]) -> str:
 def attack_table(found: dict[str, Any], methods: list[str], wanted: list[str]) -> str:
     """Bit accuracy and, in brackets, the share marked; the first column after the attack is what was asked."""
     methods = [method for method in methods if method in found]
-    heads = [f"{method} (n = {found[method]['pictures']})" for method in methods]
+    heads = [f"{method}{_counted(found[method]['cells'], wanted)}" for method in methods]
     lines = [_line(["after", "asked", *heads]), "| --- " * (2 + len(heads)) + "|"]
     for attack in wanted:
         entries = [found[method]["cells"].get(attack) for method in methods]
@@ -402,6 +442,12 @@ def attack_table(found: dict[str, Any], methods: list[str], wanted: list[str]) -
         shown = [f"{e['bit_accuracy']:.3f} ({e['marked']:.2f})" if e else "" for e in entries]
         lines.append(_line([attack, _asked(attack), *shown]))
     return "\n".join(lines)
+
+
+def _counted(cells: dict[str, Any], wanted: list[str]) -> str:
+    """How many pictures the cells of a column are of."""
+    counts = {cells[attack]["n"] for attack in wanted if attack in cells}
+    return f" (n = {'-'.join(map(str, sorted(counts)))})" if counts else ""
 
 
 def _asked(attack: str) -> str:
@@ -460,7 +506,9 @@ def chosen(folders: list[Path], count: int, seed: int) -> list[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pictures", type=Path, nargs="+", required=True, help="folders")
     parser.add_argument("--autoencoders", type=Path, help="folder of taesd*_encoder.safetensors and the like")
     parser.add_argument("--folder", type=Path, required=True, help="of the run")
