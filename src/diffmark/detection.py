@@ -16,6 +16,7 @@ from diffmark.calibration import evidence
 from diffmark.codec import Codec
 from diffmark.codec_files import find_codec, read_config
 from diffmark.decision import BlindTest, Detection, Question, decide
+from diffmark.evidence_map import EvidenceMap
 from diffmark.fast import PixelDecoder, load_pixel_decoder
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
 from diffmark.payload import PayloadScheme
@@ -142,6 +143,12 @@ class Detector:
             return self.pixel_decoder.eval()(pixels.to(self.codec.device)).cpu().numpy()
         device = next(self.vae.parameters()).device
         return self.codec.decode(encode(self.vae, pixels.to(device))).cpu().numpy()
+
+    def evidence_map(self, image: ImageLike, found: Detection) -> EvidenceMap:
+        """Where in an image the mark is: for the secret that matched, or for the bits that were read."""
+        from diffmark.evidence import EvidenceMapper
+
+        return EvidenceMapper(self).map(image, found.matched_secret)
 
     def decide(
         self,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffmark.decision import Detection, Question
+from diffmark.evidence_map import EvidenceMap
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
 from diffmark.payload import PayloadScheme
 from diffmark.pixel.codec import PixelCodec
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 AUTO, PIXEL = "auto", "pixel"
 LATENT = "vista"  # the latent codec that comes with the package
-RETIRED = ("sd", "sdxl", "sd3", "flux")
 CHUNK = 16  # images that are in memory at a time
 
 
@@ -89,6 +89,10 @@ class JointDetector:
                 chunk = []
         yield from self._chunk(chunk, question)
 
+    def evidence_map(self, image: ImageLike, found: Detection) -> EvidenceMap:
+        """Where in an image the mark is, by the reader that found it."""
+        return (self.latent if found.reader != PIXEL else self.pixel).evidence_map(image, found)
+
     def _chunk(self, images: list[ImageLike], question: Question) -> Iterator[Detection | ImageError]:
         outcomes = list(in_order(lambda image: self._first(image, question), images))
         unclear = [found for found in outcomes if isinstance(found, tuple)]
@@ -97,7 +101,7 @@ class JointDetector:
             self.latent.payload = self.pixel.payload
             second = self.latent.scan([picture for _, picture in unclear], question.secrets)
         for outcome in outcomes:
-            yield _better(outcome[0], next(second)) if isinstance(outcome, tuple) else outcome
+            yield better(outcome[0], next(second)) if isinstance(outcome, tuple) else outcome
 
     def _first(
         self, image: ImageLike, question: Question
@@ -112,7 +116,7 @@ class JointDetector:
         return found if is_clear(reading) else (found, picture)
 
 
-def _better(first: Detection, second: Detection | ImageError) -> Detection:
+def better(first: Detection, second: Detection | ImageError) -> Detection:
     """The answer with the smaller p-value; the first if there is nothing between them."""
     if isinstance(second, ImageError):
         return first
@@ -130,6 +134,7 @@ def open_detector(
     fpr: float = 1e-3,
     payload: PayloadScheme | None = None,
     max_pixels: int = MAX_PIXELS,
+    device: str | None = None,
     **latent: Any,
 ) -> PixelDetector | JointDetector | Detector:
     """A detector by name: `auto` (pixel layer, then the latent codec at hand), `pixel`, or a latent codec.
@@ -142,8 +147,9 @@ def open_detector(
 
     def load(name: str | Path) -> Detector:
         from diffmark.detection import Detector
+        from diffmark.pipelines import find_device
 
-        return Detector.from_pretrained(name, vae, **shared, **latent)
+        return Detector.from_pretrained(name, vae, **shared, **latent).to(find_device(device))
 
     if codec not in (AUTO, PIXEL):
         if key is not None:

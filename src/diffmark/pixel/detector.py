@@ -9,12 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from diffmark.decision import Detection, Question, decide
+from diffmark.evidence_map import EvidenceMap
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
 from diffmark.payload import PayloadScheme
 from diffmark.pixel.calibration import blind_test
 from diffmark.pixel.codec import PixelCodec
+from diffmark.pixel.evidence import evidence_map
 from diffmark.pixel.reader import CLEAR_NATS, Reading
-from diffmark.secret import SecretLike, as_secrets
+from diffmark.pixel.spectrum import planes
+from diffmark.secret import SecretLike, as_secrets, from_hex
 
 
 class PixelDetector:
@@ -81,6 +84,13 @@ class PixelDetector:
     def detect_picture(self, picture: Picture, question: Question) -> Detection:
         """The verdict on a picture."""
         return self.decide_reading(self.codec.read(picture, self.search), picture, question)
+
+    def evidence_map(self, image: ImageLike, found: Detection) -> EvidenceMap:
+        """Where in an image the mark is: for the secret that matched, or for the bits that were read."""
+        picture = read_image(image, self.max_pixels)
+        secret = None if found.matched_secret is None else from_hex(found.matched_secret, self.length)
+        reading = self.codec.read(picture, self.search)
+        return evidence_map(planes(picture.image), self.codec.layout, reading, secret)
 
     def decide_reading(self, reading: Reading, picture: Picture, question: Question) -> Detection:
         """The verdict on what was read from a picture."""

@@ -35,6 +35,7 @@ LUMA_RMS = 1.6  # levels, at gain 1
 CHROMA_RMS = 0.5
 LEAST_SCORE = 1.5  # of every bit in the marked picture as it is, in standard deviations
 MIN_GAIN, MAX_GAIN = 0.1, 5.0
+MARGIN = 0.5  # of quality, for what the last round changes
 LOSS_POWER = 1.2  # 100 - SSIMULACRA2 grows with this power of the gain
 ROUNDS = 3
 TONE_SCORE = 3.6  # of every tone, in root mean powers of what lies around it
@@ -153,7 +154,7 @@ class Writer:
             return gain * (max(100 - quality, 1e-3) / max(loss, 0.1)) ** (1 / LOSS_POWER)
 
         wanted = gain * (ARRIVAL_SCORE / max(score, 0.1)) ** 0.8
-        wanted = min(max(wanted, at(self.max_quality)), at(self.min_quality))
+        wanted = min(max(wanted, at(self.max_quality)), at(self.min_quality + MARGIN))
         return float(np.clip(wanted, MIN_GAIN, MAX_GAIN))
 
 
