@@ -136,6 +136,25 @@ def test_every_loss_reaches_the_networks_that_the_paper_says(mode, vae, denoiser
     assert all(parameter.grad is None for parameter in frozen)
 
 
+def test_algorithm_2_to_the_letter(vae, denoisers):
+    """delta at every step of the bridge, delta / N at every step of the DDIM path, whatever inference does."""
+    config = tiny_config("paper")
+    letter = replace(config.paths, radius=2.0, ddim_injection=Injection("mean"))
+    config = replace(config, paths=letter)
+    paths, codec = paths_of(config, denoisers), codec_of(config)
+    assert paths.bridge_weights.tolist() == [1, 1, 0]  # K = 2
+    assert paths.ddim_weights.tolist() == [0.25] * 4 + [0]  # N = 4
+    terms, _ = step_terms(codec, vae, paths, config, 0, Chance(0, 0), 4)
+    assert {name: reached(term, codec) for name, term in terms.items()} == PAPER
+
+    start, delta = paths.draw(Chance(0, 0), 2), codec.delta(torch.ones(2, 16, dtype=torch.uint8).numpy())
+    alone = Paths(
+        replace(config, codec=replace(config.codec, injection=Injection("mean"))), None, None, denoisers
+    )
+    assert torch.equal(paths.ddim(start, delta), alone.ddim(start, delta))
+    assert not torch.allclose(paths.bridge(start, delta), alone.bridge(start, delta))
+
+
 def test_final_injection_trains_through_the_vae_alone(vae):
     """Regeneration on the bridge teaches the encoder too, and so do attacks."""
     config = tiny_config(

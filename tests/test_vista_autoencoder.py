@@ -10,7 +10,7 @@ from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene
 from diffmark.vista.training.autoencoder import gradient_loss, reconstruction_psnr, scaling_factor
-from diffmark.vista.training.decoder import contrast_loss, with_refinement
+from diffmark.vista.training.decoder import contrast_loss, grid_loss, with_refinement
 
 
 @pytest.fixture
@@ -126,3 +126,10 @@ def test_contrast_is_missed_in_soft_pictures() -> None:
     soft = torch.nn.functional.avg_pool2d(x, 3, stride=1, padding=1)
     assert contrast_loss(x, x) == 0
     assert contrast_loss(x.flip(3), x) < 0.3 * contrast_loss(soft, x)
+
+
+def test_tiles_are_missed_on_their_grid() -> None:
+    tiles = torch.rand(1, 3, 4, 4).repeat_interleave(8, 2).repeat_interleave(8, 3)
+    flat = torch.zeros_like(tiles)
+    assert grid_loss(tiles, flat) > 0.1
+    assert grid_loss(tiles.roll((4, 4), (2, 3)), flat) == 0

@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from diffmark.codec import CodecConfig
+from diffmark.injection import Injection
 from diffmark.training import curriculum
 
 if sys.version_info >= (3, 11):
@@ -119,6 +121,10 @@ class PathConfig:
     """The differentiable bridge and the detached DDIM path."""
 
     steps: int = 4  # K of the bridge
+    bridge_injection: Injection | None = (
+        None  # of the bridge alone; None is the codec's, which inference uses
+    )
+    ddim_injection: Injection | None = None  # of the DDIM path alone: in Algorithm 2 delta / N, mode `mean`
     guidance: float = 8.5  # diffusers' scale, w + 1, of LCM and DDIM path
     checkpointing: bool = True
     ddim_steps: int = 50  # N; 0 leaves the DDIM path out
@@ -211,10 +217,29 @@ class TrainingConfig:
             raise ValueError(
                 "gates.robustness opens within imperceptibility: give gates.imperceptibility >= 0"
             )
+        starts = {_start(injection) for injection in self.injections}
+        if len(starts) > 1:
+            raise ValueError(
+                f"bridge, DDIM path and codec must start at the same place, got {', '.join(sorted(starts))}: "
+                "paths.bridge_injection and paths.ddim_injection may differ from codec.injection in what they add"
+            )
         if self.paths.ddim_steps == 0 and (self.weights.ddim or self.paths.regen_on == "ddim"):
             raise ValueError(
                 "without a DDIM path (paths.ddim_steps = 0) set weights.ddim = 0 and paths.regen_on = 'bridge'"
             )
+
+    @property
+    def injections(self) -> tuple[Injection, Injection, Injection]:
+        """Of the codec, that is of inference; of the bridge; of the DDIM path."""
+        own = self.codec.injection
+        return own, self.paths.bridge_injection or own, self.paths.ddim_injection or own
+
+
+def _start(injection: Injection) -> str:
+    """Where a path with this injection starts, in words."""
+    if injection.mode == "late":
+        return f"pictures noised to {injection.start:g}"
+    return "pictures" if injection.mode == "final" else "pure noise"
 
 
 @dataclass(frozen=True)
@@ -258,13 +283,13 @@ def _read_tables(path: Path) -> dict[str, Any]:
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """`above` over `below`, table by table; injection and attacks are given whole, never mixed."""
+    """`above` over `below`, table by table; injections and attacks are given whole, never mixed."""
     merged = dict(below)
     for key, value in above.items():
         mixes = (
             isinstance(value, dict)
             and isinstance(below.get(key), dict)
-            and key not in ("injection", "attacks")
+            and key not in ("injection", "bridge_injection", "ddim_injection", "attacks")
         )
         merged[key] = _merged(below[key], value) if mixes else value
     return merged
@@ -286,6 +311,8 @@ def from_dict(values: dict[str, Any], kind: type[T], where: str) -> T:
 
 
 def _value(value: Any, hint: Any, where: str) -> Any:
+    if isinstance(hint, UnionType):  # something or None, which a run file says by leaving it out
+        hint = get_args(hint)[0]
     if is_dataclass(hint):
         if not isinstance(value, dict):
             raise ValueError(f"{where} is a table, got {value!r}")

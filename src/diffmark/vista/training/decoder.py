@@ -40,6 +40,7 @@ class DecoderConfig:
     noise: float = 0.2  # the largest standard deviation of noise on scaled latents
     gradient_weight: float = 0.5
     contrast_weight: float = 0.5
+    grid_weight: float = 0.5
     latent_weight: float = 1.0
     refinement_channels: int = 48
     refinement_layers: int = 2
@@ -83,8 +84,9 @@ class DecoderJob:
         kept = F.mse_loss(encode(self.model, y), z)
         l1, contrast = F.l1_loss(y, x), contrast_loss(y, x)
         loss = l1 + config.gradient_weight * gradient_loss(y, x) + config.contrast_weight * contrast
-        figures = {"l1": l1, "contrast": contrast, "latents": kept}
-        return loss + config.latent_weight * kept, figures
+        grid = grid_loss(y, x)
+        figures = {"l1": l1, "contrast": contrast, "grid": grid, "latents": kept}
+        return loss + config.grid_weight * grid + config.latent_weight * kept, figures
 
     def _batch(self, chance: Chance) -> tuple[Tensor, Tensor]:
         """Pictures (B, 3, crop, crop) and scaled latents of them."""
@@ -114,6 +116,14 @@ def _noise(shape: torch.Size, generator: torch.Generator) -> Tensor:
     half = len(noise) // 2
     coarse = F.avg_pool2d(noise[:half], 3, stride=1, padding=1)
     return torch.cat([3 * coarse, noise[half:]])
+
+
+def grid_loss(y: Tensor, x: Tensor, side: int = 8) -> Tensor:
+    """The gradient loss on the edges between 8 x 8 tiles alone: what is left of tiles."""
+    d = y - x
+    rows = d[..., side::side, :] - d[..., side - 1 : -1 : side, :]
+    columns = d[..., side::side] - d[..., side - 1 : -1 : side]
+    return rows.abs().mean() + columns.abs().mean()
 
 
 def contrast_loss(y: Tensor, x: Tensor) -> Tensor:
