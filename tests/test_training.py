@@ -20,6 +20,7 @@ from diffmark.training.config import (
     LogConfig,
     OptimiserConfig,
     PathConfig,
+    RegenerationConfig,
     RobustnessConfig,
     TrainingConfig,
     WeightConfig,
@@ -29,6 +30,7 @@ from diffmark.training.guards import StoppedError
 from diffmark.training.optimisation import Optimiser, make_accelerator
 from diffmark.training.paths import Denoisers, Paths, freeze
 from diffmark.training.pixels import attacked_images, through_pixels
+from diffmark.training.regeneration import regenerate
 from diffmark.training.replay import Replay
 
 BOTH, ENCODER, DECODER = {"encoder", "decoder"}, {"encoder"}, {"decoder"}
@@ -169,6 +171,33 @@ def test_final_injection_trains_through_the_vae_alone(vae):
     assert "ddim" not in terms
     sum(terms.values()).backward()
     assert all(parameter.grad is None for parameter in vae.parameters())
+
+
+@pytest.mark.parametrize("mode", ["persistent", "final"])
+def test_regeneration_and_perception_teach_the_encoder(mode, vae, denoisers):
+    config = tiny_config(mode)
+    weights = replace(config.weights, regen_diff=1.0, percep=0.1, prvl=0.0, freq=0.0)
+    config = replace(config, weights=weights, regeneration=RegenerationConfig(times=(100, 200), rounds=2))
+    codec, pool = codec_of(config), latents() if mode == "final" else None
+    paths = Paths(config, pool, pool, denoisers)
+    terms, figures = step_terms(codec, vae, paths, config, 0, Chance(0, 0), 4)
+    assert reached(terms["regen_diff"], codec) == BOTH
+    assert reached(terms["percep"], codec) == ENCODER
+    assert 0 <= figures["accuracy_regen_diff"] <= 1
+    sum(terms.values()).backward()
+    assert all(parameter.grad is None for parameter in denoisers.unet.parameters())
+    if mode == "final":
+        with pytest.raises(ValueError, match=r"regen_diff regenerates with a denoiser: give model\.pipeline"):
+            step_terms(codec, vae, paths_of(config, None), config, 0, Chance(0, 0), 4)
+
+
+def test_regeneration_is_drawn_and_stays_near(denoisers):
+    z = 0.5 * torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    mild, strong = RegenerationConfig(times=(1,), steps=1), RegenerationConfig(times=(600,), rounds=3)
+    near, far = (regenerate(z, denoisers, settings, Chance(0, 0)) for settings in (mild, strong))
+    assert (near - z).abs().mean() < 0.2 < (far - z).abs().mean()
+    assert torch.equal(far, regenerate(z, denoisers, strong, Chance(0, 0)))
+    assert not torch.equal(far, regenerate(z, denoisers, strong, Chance(0, 1)))
 
 
 def test_gates_hold_losses_back(vae, denoisers):

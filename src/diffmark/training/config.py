@@ -114,6 +114,8 @@ class WeightConfig:
     neg: float = 0.01
     regen: float = 1.0
     robust: float = 1.0  # ours: cross-entropy after an attack on pixels
+    regen_diff: float = 0.0  # ours: cross-entropy after noising and denoising
+    percep: float = 0.0  # ours: visible difference of marked and clean pictures
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,29 @@ class RobustnessConfig:
 
 
 @dataclass(frozen=True)
+class RegenerationConfig:
+    """Noising and denoising by the frozen denoiser between writer and reader, where weights.regen_diff is not 0."""
+
+    times: tuple[int, ...] = (60, 100, 140, 200)  # timesteps, one drawn a step
+    steps: int = 2  # of DDIM back to the image
+    rounds: int = 1  # in a row, at most; a number up to it is drawn a step
+    share: float = 0.5  # of a batch
+
+    def __post_init__(self) -> None:
+        if (
+            not self.times
+            or min(self.times) < 1
+            or self.steps < 1
+            or self.rounds < 1
+            or not 0 < self.share <= 1
+        ):
+            raise ValueError(
+                f"times {self.times}, steps {self.steps}, rounds {self.rounds}, share {self.share}: there must be "
+                "a timestep above 0, a step, a round, and a share in (0, 1]"
+            )
+
+
+@dataclass(frozen=True)
 class GuardConfig:
     """When a run is stopped: see `diffmark.training.guards`."""
 
@@ -205,6 +230,7 @@ class TrainingConfig:
     weights: WeightConfig = field(default_factory=WeightConfig)
     paths: PathConfig = field(default_factory=PathConfig)
     robustness: RobustnessConfig = field(default_factory=RobustnessConfig)
+    regeneration: RegenerationConfig = field(default_factory=RegenerationConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     log: LogConfig = field(default_factory=LogConfig)
     pretraining: PretrainingConfig = field(default_factory=lambda: PretrainingConfig())
@@ -263,6 +289,7 @@ class PretrainingConfig:
     geometry_share: float = 0.5  # of a batch
     sigma_start: float = 0.0  # ours: with delta.normalise, the strength at the first ...
     sigma_end: float = 0.0  # ... and at the last step; 0 takes delta.sigma_start
+    smooth_share: float = 0.0  # ours: of a batch, seen through a 3 x 3 mean, a cheap stand-in for a denoiser
     stop_accuracy: float = 0.99
     stop_after: int = 10  # consecutive steps
 
@@ -320,6 +347,8 @@ def _value(value: Any, hint: Any, where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     plain = hint if isinstance(hint, type) else get_origin(hint)
+    if plain is tuple and isinstance(value, list):
+        return tuple(value)
     if plain in (int, float, str, bool, dict) and type(value) is not plain:
         raise ValueError(f"{where} is a {plain.__name__}, got {value!r}")
     return value

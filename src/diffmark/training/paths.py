@@ -81,7 +81,7 @@ class Paths:
         self.ddim_weights = shares(on_ddim, self.ddim_trajectory)
 
     def _trajectories(self) -> tuple[Trajectory, Trajectory]:
-        if self.denoisers is None:
+        if self.denoisers is None or self.injection.mode == "final":
             return NOWHERE, NOWHERE
         paths, scheduler = self.config.paths, self.denoisers.scheduler
         whole = bridge.sampler_trajectory(scheduler, paths.ddim_steps) if paths.ddim_steps else NOWHERE
