@@ -1,4 +1,4 @@
-"""What Vista's decoder makes of marked latents, beside an older one: tiles, visibility, bits, time.
+"""What Vista's decoder makes of plain and marked latents, beside an older one: tiles, visibility, bits, time.
 
 python benchmarks/decoder.py --before <folder of the older autoencoder>
 
@@ -21,6 +21,7 @@ from PIL import Image
 
 from diffmark import Codec, Detector, watermark
 from diffmark.evaluation.metrics import blockiness, psnr
+from diffmark.evaluation.perception import alignment
 from diffmark.evaluation.studio import to_images, unseen_orders
 from diffmark.generation import Order
 from diffmark.provenance import provenance, weights_digest
@@ -57,6 +58,7 @@ def main() -> None:
     for name, vae in decoders.items():
         plain = pictures[name]["plain"]
         rows[name] = {"blockiness_unmarked": mean(blockiness(image) for image in plain)}
+        rows[name] |= {"alignment": round(alignment(orders, plain), 4)}
         rows[name] |= {"decoding_seconds": decoding_seconds(vae, latents["plain"][:1])}
         for mode in MODES:
             rows[name][mode] = compared(plain, pictures[name][mode], Detector(codec, vae), orders)
@@ -64,7 +66,9 @@ def main() -> None:
     config = {"count": arguments.count, "first": arguments.first, "steps": arguments.steps}
     config |= {"guidance": GUIDANCE, "threads": torch.get_num_threads()}
     config |= {name: weights_digest(vae, half=True) for name, vae in decoders.items()}
-    command = f"python benchmarks/decoder.py --before <folder> --count {arguments.count}"
+    command = (
+        f"python benchmarks/decoder.py --before <folder> --count {arguments.count} --first {arguments.first}"
+    )
     document = provenance(command, config)
     arguments.out.write_text(json.dumps({**document, "results": rows}, indent=1) + "\n")
     print(json.dumps(rows, indent=1))
