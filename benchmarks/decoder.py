@@ -24,6 +24,7 @@ from diffmark.evaluation.metrics import blockiness, psnr
 from diffmark.evaluation.perception import alignment
 from diffmark.evaluation.studio import to_images, unseen_orders
 from diffmark.generation import Order
+from diffmark.injection import Injection
 from diffmark.provenance import provenance, weights_digest
 from diffmark.vae import decode
 from diffmark.vista import load_autoencoder, load_pipeline
@@ -31,7 +32,7 @@ from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.evaluation import contact_sheet
 
 GUIDANCE, BATCH = 4.0, 8
-MODES = ("final", "persistent")
+DOSES = {"final": 1.25, "persistent": 8.0}  # those that the codec had with the older decoder
 
 
 def main() -> None:
@@ -60,11 +61,11 @@ def main() -> None:
         rows[name] = {"blockiness_unmarked": mean(blockiness(image) for image in plain)}
         rows[name] |= {"alignment": round(alignment(orders, plain), 4)}
         rows[name] |= {"decoding_seconds": decoding_seconds(vae, latents["plain"][:1])}
-        for mode in MODES:
+        for mode in DOSES:
             rows[name][mode] = compared(plain, pictures[name][mode], Detector(codec, vae), orders)
     rows["generation_seconds"] = generation_seconds(orders[0], arguments.steps)
     config = {"count": arguments.count, "first": arguments.first, "steps": arguments.steps}
-    config |= {"guidance": GUIDANCE, "threads": torch.get_num_threads()}
+    config |= {"doses": DOSES, "guidance": GUIDANCE, "threads": torch.get_num_threads()}
     config |= {name: weights_digest(vae, half=True) for name, vae in decoders.items()}
     command = (
         f"python benchmarks/decoder.py --before <folder> --count {arguments.count} --first {arguments.first}"
@@ -95,13 +96,13 @@ def made_latents(codec: Codec, orders: list[Order], steps: int, kept: Path | Non
         return torch.load(kept, weights_only=True)
     pipe, found = load_pipeline("vista"), {}
     pipe.set_progress_bar_config(disable=True)
-    for kind in ("plain", *MODES):
+    for kind in ("plain", *DOSES):
         parts = []
         for start in range(0, len(orders), BATCH):
             part = orders[start : start + BATCH]
             secrets = np.stack([order.secret for order in part])
             strength = 0.0 if kind == "plain" else 1.0
-            injection = None if kind == "plain" else codec.config.injection_in(kind)
+            injection = None if kind == "plain" else Injection(kind, DOSES[kind])
             with watermark(pipe, codec, secrets, strength, injection):
                 parts.append(
                     pipe(

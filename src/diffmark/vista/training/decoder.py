@@ -41,7 +41,8 @@ class DecoderConfig:
     gradient_weight: float = 0.5
     contrast_weight: float = 0.5
     grid_weight: float = 0.5
-    latent_weight: float = 1.0
+    latent_weight: float = 1.0  # on squared differences of latents before decoding and after encoding again
+    latent_l1_weight: float = 0.0  # on absolute ones, which hold on to small marks as much as to large ones
     refinement_channels: int = 48
     refinement_layers: int = 2
 
@@ -81,12 +82,14 @@ class DecoderJob:
         noise = _noise(z.shape, chance.torch)
         z = z + config.noise * torch.rand(len(z), 1, 1, 1, generator=chance.torch) * noise
         y = decode(self.model, z)
-        kept = F.mse_loss(encode(self.model, y), z)
+        again = encode(self.model, y)
+        kept, kept_l1 = F.mse_loss(again, z), F.l1_loss(again, z)
         l1, contrast = F.l1_loss(y, x), contrast_loss(y, x)
         loss = l1 + config.gradient_weight * gradient_loss(y, x) + config.contrast_weight * contrast
         grid = grid_loss(y, x)
-        figures = {"l1": l1, "contrast": contrast, "grid": grid, "latents": kept}
-        return loss + config.grid_weight * grid + config.latent_weight * kept, figures
+        loss = loss + config.grid_weight * grid
+        loss = loss + config.latent_weight * kept + config.latent_l1_weight * kept_l1
+        return loss, {"l1": l1, "contrast": contrast, "grid": grid, "latents": kept, "latents_l1": kept_l1}
 
     def _batch(self, chance: Chance) -> tuple[Tensor, Tensor]:
         """Pictures (B, 3, crop, crop) and scaled latents of them."""
@@ -168,6 +171,9 @@ def train_decoder(
     smooth = denoised(pipeline, latents, cache, config.denoised_times)
     pictures = photographs(photos)[: -config.held_out_photos] if photos else []
     job = DecoderJob(config, vae, painted(cache, config.scenes), (latents, smooth), pictures)
-    job.model.load_state_dict(train(job, config.loop, folder, stop_after))
+    trained = train(job, config.loop, folder, stop_after)
+    # Bit for bit: a moving average of equal values turns a negative zero into a positive one.
+    own = {name: value for name, value in vae.state_dict().items() if name.startswith("encoder")}
+    job.model.load_state_dict({**trained, **own})
     job.model.eval().save_pretrained(folder / "model")
     return job.model
