@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument(
         "--injection", help="another mode than the codec's own, at the dose that it has for it"
     )
+    parser.add_argument("--dose", type=float, help="another dose than the codec's")
     parser.add_argument("--count", type=int, default=24)
     parser.add_argument("--first", type=int, default=0, help="first unseen prompt")
     parser.add_argument("--surrogates", nargs="+", default=["vista-ink", "vista-oil", "vista-v"])
@@ -54,6 +55,8 @@ def main() -> None:
     injection = codec.config.injection
     if arguments.injection:
         injection = codec.config.injection_in(arguments.injection)
+    if arguments.dose:
+        injection = replace(injection, dose=arguments.dose)
     orders = unseen_orders(arguments.count, codec.config.length, arguments.first)
     pipe = load_pipeline("vista")
     detector = Detector(codec, pipe.vae)
@@ -91,6 +94,7 @@ def main() -> None:
     config |= {"steps": STEPS, "guidance": GUIDANCE, "rate": RATE, "model": model_digest("vista")}
     config |= {"surrogates": {name: model_digest(name) for name in arguments.surrogates}}
     mode = f" --injection {arguments.injection}" if arguments.injection else ""
+    mode += f" --dose {arguments.dose:g}" if arguments.dose else ""
     command = f"python benchmarks/survival.py {config['codec']}{mode} --count {arguments.count}"
     arguments.out.write_text(json.dumps({**provenance(command, config), "results": found}, indent=1) + "\n")
     print(json.dumps(found, indent=1))
