@@ -1,6 +1,6 @@
 """What of a codec's mark survives regeneration by models that its training never used, and how it looks.
 
-python benchmarks/survival.py vista --injection persistent --out results/survival_vista_persistent.json
+python benchmarks/survival.py vista --injection persistent --out results/survival/vista_persistent.json
 python benchmarks/survival.py <codec folder> --out <file>
 
 Pictures of unseen prompts, 50 guided steps, through 8-bit images. Regeneration (Regen-Diff), twice (2x-Rinse),
