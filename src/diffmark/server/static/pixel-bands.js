@@ -49,24 +49,31 @@ export class Band {
 
   // The band's coefficients, each ring at unit deviation and without outliers.
   coefficients(transform) {
-    const values = Float64Array.from(this.index, (place) => transform[place]);
+    const { index, ring } = this;
+    const values = new Float64Array(index.length);
     const [sums, counts] = [new Float64Array(RINGS), new Float64Array(RINGS)];
-    values.forEach((value, n) => {
-      sums[this.ring[n]] += value * value;
-      counts[this.ring[n]] += 1;
-    });
-    const deviation = sums.map((sum, ring) => Math.max(Math.sqrt(sum / Math.max(counts[ring], 1)), 1e-6));
-    return values.map((value, n) => Math.min(Math.max(value / deviation[this.ring[n]], -OUTLIER), OUTLIER));
+    for (let n = 0; n < index.length; n++) {
+      values[n] = transform[index[n]];
+      sums[ring[n]] += values[n] * values[n];
+      counts[ring[n]] += 1;
+    }
+    const deviation = sums.map((sum, k) => Math.max(Math.sqrt(sum / Math.max(counts[k], 1)), 1e-6));
+    for (let n = 0; n < index.length; n++) {
+      values[n] = Math.min(Math.max(values[n] / deviation[ring[n]], -OUTLIER), OUTLIER);
+    }
+    return values;
   }
 
   // Score of every bit.
   scores(transform) {
+    const { owner, sign } = this;
+    const values = this.coefficients(transform);
     const signal = new Float64Array(this.length);
     const energy = new Float64Array(this.length);
-    this.coefficients(transform).forEach((value, n) => {
-      signal[this.owner[n]] += this.sign[n] * value;
-      energy[this.owner[n]] += value * value;
-    });
+    for (let n = 0; n < values.length; n++) {
+      signal[owner[n]] += sign[n] * values[n];
+      energy[owner[n]] += values[n] * values[n];
+    }
     return signal.map((sum, bit) => sum / Math.sqrt(Math.max(energy[bit], 1e-12)));
   }
 }
@@ -99,7 +106,9 @@ function centred({ values }, present) {
     count += weight;
   }
   const mean = sum / Math.max(count, 1);
-  return values.map((value, n) => (value - mean) * (weights ? weights[n] : 1));
+  const found = new Float32Array(values.length);
+  for (let n = 0; n < values.length; n++) found[n] = (values[n] - mean) * (weights ? weights[n] : 1);
+  return found;
 }
 
 export function toFrame(planes) {

@@ -39,12 +39,13 @@ export class Fourier {
   }
 }
 
-// Orthonormal DCT-II of square planes; only the `kept` lowest coefficients a side are made.
+// Orthonormal DCT-II of square planes; only the `kept` lowest coefficients a side, an even number, are made.
 export class Cosine {
   constructor(size, kept = size) {
     Object.assign(this, { size, kept, fourier: new Fourier(size) });
     this.re = new Float64Array(size);
     this.im = new Float64Array(size);
+    this.rows = new Float64Array(size * kept); // between the two passes
     const norm = (k) => Math.sqrt((k ? 2 : 1) / size);
     this.cos = Float64Array.from({ length: size }, (_, k) => norm(k) * Math.cos((Math.PI * k) / (2 * size)));
     this.sin = Float64Array.from({ length: size }, (_, k) => norm(k) * Math.sin((Math.PI * k) / (2 * size)));
@@ -52,10 +53,9 @@ export class Cosine {
 
   // (size, size) -> (kept, kept), both row by row.
   run(plane) {
-    const { size, kept } = this;
-    const rows = new Float64Array(size * kept);
+    const { size, kept, rows } = this;
     for (let y = 0; y < size; y += 2) this.#pair(plane, y * size, size, 1, rows, y * kept, kept, 1);
-    const found = new Float64Array((kept + (kept & 1)) * kept);
+    const found = new Float64Array(kept * kept);
     for (let x = 0; x < kept; x += 2) this.#pair(rows, x, 1, kept, found, x, 1, kept);
     return found;
   }

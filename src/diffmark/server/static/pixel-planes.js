@@ -144,7 +144,8 @@ function meanOfRow(values, found, start, width, size, columns) {
 // (Y - local mean) / local deviation, clipped; zero where the picture is not `present` (a plane of 0 and 1).
 export function whiten(luma, present = null) {
   const { width, height, values } = luma;
-  const weight = present && box(present).values.map((w) => Math.max(w, 1e-3));
+  const weight = present && box(present).values;
+  if (weight) for (let n = 0; n < weight.length; n++) weight[n] = Math.max(weight[n], 1e-3);
   const mean = box(luma).values; // absent places are 0 already
   const detail = newPlane(width, height);
   const square = newPlane(width, height);
@@ -190,11 +191,17 @@ function bicubic({ width, height, values }, x, y) {
   const x1 = clamp(left, width);
   const x2 = clamp(left + 1, width);
   const x3 = clamp(left + 2, width);
-  const line = (row) => {
-    const n = clamp(row, height) * width;
-    return cubic(values[n + x0], values[n + x1], values[n + x2], values[n + x3], dx);
-  };
-  return cubic(line(top - 1), line(top), line(top + 1), line(top + 2), y - top);
+  const a = clamp(top - 1, height) * width;
+  const b = clamp(top, height) * width;
+  const c = clamp(top + 1, height) * width;
+  const d = clamp(top + 2, height) * width;
+  return cubic(
+    cubic(values[a + x0], values[a + x1], values[a + x2], values[a + x3], dx),
+    cubic(values[b + x0], values[b + x1], values[b + x2], values[b + x3], dx),
+    cubic(values[c + x0], values[c + x1], values[c + x2], values[c + x3], dx),
+    cubic(values[d + x0], values[d + x1], values[d + x2], values[d + x3], dx),
+    y - top,
+  );
 }
 
 function clamp(n, size) {

@@ -13,6 +13,8 @@ const {
 const COLUMNS = SIZE / 2 + 1; // of the half spectrum
 const LARGEST = 2 * FRAME; // root of the area that a view is looked up in: larger pictures are shrunk once
 const NEAR = 6; // bins around a peak of the shift and add that belong to it
+const FIRST = Math.trunc(Math.log(MIN_SCALE) / STEP); // the lowest shift of log radius
+const SHIFTS = Math.trunc(Math.log(MAX_SCALE) / STEP) + 1 - FIRST;
 const TAU = 2 * Math.PI;
 
 // --- matrices [[a, b], [c, d]] and vectors [x, y] ---
@@ -80,16 +82,26 @@ function polarGrid() {
   return grid;
 }
 
-// Levelled power spectrum on the log-polar grid, (ANGLES, radii), mean 0 at every radius.
+// Levelled power spectrum on the log-polar grid, mean 0 at every radius. Rows of `ANGLES` angles, twice over; each has
+// SHIFTS zeros on both sides, so that every shift stays inside.
 function logPolar(white) {
   const power = powerSpectrum(white, SIZE);
   const level = box(power, LOCAL, "wrap").values;
-  const ratio = power.values.map((value, n) => Math.min(value / Math.max(level[n], 1e-9), PEAK));
   const { index, count } = polarGrid();
-  const found = Float32Array.from(index, (place) => ratio[place]);
+  const stride = count + 2 * SHIFTS;
+  const values = new Float32Array(2 * ANGLES * stride);
   const means = new Float64Array(count);
-  found.forEach((value, n) => { means[n % count] += value / ANGLES; });
-  return found.map((value, n) => value - means[n % count]);
+  for (let n = 0; n < index.length; n++) {
+    const place = index[n];
+    const ratio = Math.min(power.values[place] / Math.max(level[place], 1e-9), PEAK);
+    values[Math.floor(n / count) * stride + SHIFTS + (n % count)] = ratio;
+    means[n % count] += ratio / ANGLES;
+  }
+  for (let n = 0; n < index.length; n++) {
+    values[Math.floor(n / count) * stride + SHIFTS + (n % count)] -= means[n % count];
+  }
+  values.copyWithin(ANGLES * stride, 0, ANGLES * stride);
+  return { values, stride, count };
 }
 
 // Tones of a marked picture of this aspect in square units of its area, mirrored left to right if asked.
@@ -97,9 +109,6 @@ function moved(tones, aspect, mirror) {
   const root = Math.sqrt(aspect);
   return tones.frequencies.map(([kx, ky]) => [((mirror ? -1 : 1) * kx) / root, ky * root]);
 }
-
-const FIRST = Math.trunc(Math.log(MIN_SCALE) / STEP); // shifts of log radius
-const SHIFTS = Math.trunc(Math.log(MAX_SCALE) / STEP) + 1 - FIRST;
 
 // Peaks {z, angle, scale, mirror, aspect} over mirror images and aspects, best first.
 function candidates(polar, tones, unit) {
@@ -118,26 +127,44 @@ function candidates(polar, tones, unit) {
 }
 
 // The map added up at every tone's angle and radius, (ANGLES, SHIFTS), in robust standard deviations.
-function shiftAndAdd(polar, frequencies) {
-  const { count, lowest } = polarGrid();
-  const total = new Float32Array(ANGLES * SHIFTS);
+function shiftAndAdd({ values, stride, count }, frequencies) {
   const used = new Float64Array(SHIFTS);
-  for (const [kx, ky] of frequencies) {
-    const angle = (Math.atan2(ky, kx) + Math.PI) % Math.PI;
-    const turn = round((angle / Math.PI) * ANGLES) % ANGLES;
-    const first = round(Math.log((Math.sqrt(kx * kx + ky * ky) * SIZE) / FRAME / lowest) / STEP) + FIRST;
-    const low = Math.max(0, -first);
-    const high = Math.min(SHIFTS, count - first);
-    for (let row = 0; row < ANGLES; row++) {
-      const from = ((row + turn) % ANGLES) * count + first;
-      for (let n = low; n < high; n++) total[row * SHIFTS + n] += polar[from + n];
-    }
-    for (let n = low; n < high; n++) used[n] += 1;
-  }
+  const starts = frequencies.map(([kx, ky]) => {
+    const [turn, first] = polarPlace(kx, ky);
+    for (let n = Math.max(0, -first); n < Math.min(SHIFTS, count - first); n++) used[n] += 1;
+    const inside = Math.min(Math.max(first, -SHIFTS), count); // beyond it there are zeros only
+    return turn * stride + SHIFTS + inside;
+  });
   const factors = used.map((n) => (n < 0.6 * frequencies.length ? 0 : 1 / Math.sqrt(n)));
-  total.forEach((value, n) => { total[n] = value * factors[n % SHIFTS]; });
+  const total = new Float32Array(ANGLES * SHIFTS);
+  const sums = new Float64Array(SHIFTS);
+  for (let row = 0; row < ANGLES; row++) {
+    addRows(sums.fill(0), values, starts, row * stride);
+    for (let n = 0; n < SHIFTS; n++) total[row * SHIFTS + n] = sums[n] * factors[n];
+  }
   const spread = Math.max(1.4826 * sampledMedian(total), 1e-9);
-  return total.map((value) => value / spread);
+  for (let n = 0; n < total.length; n++) total[n] /= spread;
+  return total;
+}
+
+// Angle and radius of a frequency in steps of the grid, the radius at the lowest shift.
+function polarPlace(kx, ky) {
+  const angle = (Math.atan2(ky, kx) + Math.PI) % Math.PI;
+  const radius = (Math.sqrt(kx * kx + ky * ky) * SIZE) / FRAME;
+  return [round((angle / Math.PI) * ANGLES) % ANGLES, round(Math.log(radius / polarGrid().lowest) / STEP) + FIRST];
+}
+
+// Stretches of `values` added to `sums`, four at a time: most of the search's first step is spent here.
+function addRows(sums, values, starts, offset) {
+  let t = 0;
+  for (; t + 4 <= starts.length; t += 4) {
+    const [a, b, c, d] = [starts[t] + offset, starts[t + 1] + offset, starts[t + 2] + offset, starts[t + 3] + offset];
+    for (let n = 0; n < sums.length; n++) sums[n] += values[a + n] + values[b + n] + values[c + n] + values[d + n];
+  }
+  for (; t < starts.length; t++) {
+    const a = starts[t] + offset;
+    for (let n = 0; n < sums.length; n++) sums[n] += values[a + n];
+  }
 }
 
 function sampledMedian(total) {
