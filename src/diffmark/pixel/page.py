@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from diffmark.pixel import keys, layout, reader, search, spectrum, tones
 
+STATIC = Path(__file__).parents[1] / "server" / "static"
 PUBLIC_PHRASE = "diffmark public key for trying out"  # its SHA-256 is the public key
 NAMES: dict[ModuleType, str] = {
     keys: "KEY_BYTES SALT",

@@ -7,8 +7,10 @@ import { resample, whiten } from "./pixel-planes.js";
 const { FRAME, AXIS_GUARD, GRID, GRID_GUARD, OUTLIER } = SPECTRUM;
 const RING = 4; // cycles, width of a ring of radii
 const ORDER = 2 ** 20; // more than there are coefficients
-const KEPT = Math.min(FRAME, 2 * Math.ceil(Math.max(...LAYOUT.BANDS.map((band) => band.high)))); // a side
 const RINGS = Math.ceil(FRAME / RING);
+
+// Coefficients a side that the bands need, of FRAME.
+export const KEPT = Math.min(FRAME, 2 * Math.ceil(Math.max(...LAYOUT.BANDS.map((band) => band.high))));
 
 // Cycles a frame of a coefficient. Squares of halves are exact, so that both ends of a band are.
 function radius(column, row) {

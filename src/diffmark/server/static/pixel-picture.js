@@ -1,0 +1,27 @@
+// Pixels of an image file as the reader takes them: upright, sRGB, transparent parts laid on white.
+
+export const MAX_PIXELS = 100_000_000;
+
+// {width, height, data: RGBA} of a File or Blob; an error says why there are none.
+export async function pixelsOf(file) {
+  const bitmap = await decoded(file);
+  const { width, height } = bitmap;
+  if (width * height > MAX_PIXELS) throw new Error(`${width} × ${height} pixels are more than this page reads.`);
+  const canvas = document.createElement("canvas");
+  Object.assign(canvas, { width, height });
+  const context = canvas.getContext("2d", { alpha: false, willReadFrequently: true });
+  if (!context) throw new Error("This browser cannot hold a picture of that size.");
+  context.fillStyle = "white";
+  context.fillRect(0, 0, width, height);
+  context.drawImage(bitmap, 0, 0);
+  bitmap.close();
+  return { width, height, data: context.getImageData(0, 0, width, height).data };
+}
+
+async function decoded(file) {
+  try {
+    return await createImageBitmap(file, { imageOrientation: "from-image" });
+  } catch (error) {
+    throw new Error("This file is damaged, or not an image that this browser can open.");
+  }
+}
