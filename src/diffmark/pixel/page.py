@@ -8,7 +8,10 @@ Run both after a change of this package's constants, of `calibration.json`, or o
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +23,10 @@ import numpy as np
 from diffmark.pixel import keys, layout, reader, search, spectrum, tones
 
 STATIC = Path(__file__).parents[1] / "server" / "static"
+VERIFY = Path(__file__).parent / "verify"
+CALIBRATION = Path(__file__).parent / "calibration.json"
+IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.-]+)";$', re.MULTILINE)
+EXPORT = re.compile(r"^export (?:async )?(?:function\*?|class|const) (\w+)", re.MULTILINE)
 PUBLIC_PHRASE = "diffmark public key for trying out"  # its SHA-256 is the public key
 NAMES: dict[ModuleType, str] = {
     keys: "KEY_BYTES SALT",
@@ -63,5 +70,66 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def page() -> str:
+    """`docs/verify.html`: markup, style, scripts and calibration in one file that can connect to nothing."""
+    style = _read("style.css") + _read("page.css")
+    script = bundle("page.js")
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src blob: data:; "
+        "worker-src blob:; connect-src 'none'; form-action 'none'; base-uri 'none'"
+    )
+    parts = {
+        "policy": policy,
+        "icon": base64.b64encode(_read("mark.svg").encode()).decode(),
+        "style": style,
+        "calibration": json.dumps(_calibration()),
+        "worker": bundle("worker.js"),
+        "script": script,
+    }
+    return re.sub(r"\{(\w+)\}", lambda place: parts[place[1]], _read("page.html"))
+
+
+def bundle(entry: str) -> str:
+    """A script that needs no imports: `entry` and the modules that it imports, each in a function of its own."""
+    scripts = [_scoped(name) for name in _modules(entry)]
+    return "\n".join(['"use strict";', "const modules = {};", *scripts])
+
+
+def _modules(entry: str) -> list[str]:
+    """Names of the modules that one needs, in an order in which they can run, itself last."""
+    found: list[str] = []
+    for name in IMPORT.findall(_read(entry)):
+        found += [module for module in _modules(name[1]) if module not in found]
+    return [*found, entry]
+
+
+def _scoped(name: str) -> str:
+    """A module as a call of a function that returns its exports."""
+    text = IMPORT.sub(r'const {\1} = modules["\2"];', _read(name))
+    exports = ", ".join(EXPORT.findall(text))
+    text = EXPORT.sub(lambda found: found[0].removeprefix("export "), text)
+    if re.search(r"^(import|export)\b|</script|<!--", text, re.MULTILINE):
+        raise ValueError(f"{name}: an import, export or tag that this bundler does not know")
+    return f'modules["{name}"] = (() => {{\n{text}\nreturn {{ {exports} }};\n}})();'
+
+
+def _read(name: str) -> str:
+    """A file of the page or of the reader; constants are always made anew."""
+    if name == "pixel-constants.js":
+        return constants()
+    path = VERIFY / name
+    return (path if path.exists() else STATIC / name).read_text()
+
+
+def _calibration() -> Any:
+    """The table of evidence of unmarked pictures; None until there is one."""
+    return json.loads(CALIBRATION.read_text()) if CALIBRATION.exists() else None
+
+
+def _digest(text: str) -> str:
+    """A source of a content security policy: this text and no other."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
 if __name__ == "__main__":
-    sys.stdout.write(constants())
+    sys.stdout.write(constants() if sys.argv[1:] == ["constants"] else page())

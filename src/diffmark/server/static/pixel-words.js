@@ -1,0 +1,65 @@
+// What a reading of the pixel layer means, in words. Pure functions.
+
+import { areaOf, isMirrored, rotationOf } from "./pixel-search.js";
+import { chance } from "./words.js";
+
+export const MARKED_RATE = 1e-4; // share of unmarked pictures that may be called marked
+export const UNDECIDED_RATE = 1e-2; // more usual evidence than this is no sign of a mark
+const NO_PROOF = "This does not prove that the picture was never marked: a mark can be weakened or removed, or may have "
+  + "been written with another key.";
+
+// Share of unmarked pictures with at least this evidence, by a table {negatives, tail: [[share, nats], ...]}. Between
+// two entries the larger share is taken; beyond the table `below` is true: the share is at most this.
+export function falseRate(evidence, { tail }) {
+  const reached = tail.filter(([, nats]) => evidence >= nats).map(([share]) => share);
+  const rate = Math.min(1, ...reached);
+  return { rate, below: rate === Math.min(...tail.map(([share]) => share)) };
+}
+
+// {kind, headline, sentences} of a reading; without a calibration nothing is decided.
+export function blindVerdict({ evidence }, calibration, keyWords) {
+  if (!calibration) {
+    return {
+      kind: "stranger",
+      headline: "Undecided.",
+      sentences: ["This copy of the page has no table of how much evidence pictures without a mark have, so that it "
+        + "cannot say how sure a verdict would be. What was read is below."],
+    };
+  }
+  const { rate, below } = falseRate(evidence, calibration);
+  const usual = rate >= 0.5 ? "most" : `${below ? "fewer than " : "about "}${chance(rate)}`;
+  const compared = `Of ${calibration.negatives.toLocaleString("en")} pictures without a mark that this reader was tried `
+    + `on, ${usual} had as much evidence.`;
+  if (rate <= MARKED_RATE) {
+    return {
+      kind: "named",
+      headline: `This picture carries a mark of ${keyWords}.`,
+      sentences: [compared, "The mark tells that the secret below was written into the picture, not who did it or who "
+        + "changed it afterwards."],
+    };
+  }
+  if (rate <= UNDECIDED_RATE) {
+    return {
+      kind: "stranger",
+      headline: "Undecided: there may be a weak mark.",
+      sentences: [compared, "A larger or less changed copy of the picture may say more."],
+    };
+  }
+  return { kind: "none", headline: `No mark of ${keyWords} was found.`, sentences: [compared, NO_PROOF] };
+}
+
+// "rotated by 20 degrees counter-clockwise, ..."
+export function viewInWords(view) {
+  if (!view) return "as it came: no rotation, mirror or crop had to be undone";
+  const parts = isMirrored(view) ? ["mirrored"] : [];
+  const degrees = Number(rotationOf(view).toFixed(1));
+  if (degrees) parts.push(`rotated by ${Math.abs(degrees)} degrees ${degrees > 0 ? "counter-" : ""}clockwise`);
+  const area = areaOf(view);
+  if (area > 1.01) parts.push(`cropped: about ${percent(1 / area)} of the marked picture is left`);
+  else if (area < 0.99) parts.push(`the marked picture covers ${percent(area)} of this one`);
+  return parts.join(", ") || "moved a little";
+}
+
+function percent(share) {
+  return `${Math.round(100 * share)}%`;
+}
