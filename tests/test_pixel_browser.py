@@ -13,6 +13,7 @@ from pixel_vectors import FIRST, FOLDER, OPERATOR, SECRET, marked, scene
 
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.page import STATIC, constants
+from diffmark.pixel.search import View
 from diffmark.secret import to_hex
 
 ADDRESS = "http://reader.test"  # plain HTTP: no crypto.subtle; nothing is asked for over the network
@@ -173,6 +174,32 @@ def test_pictures_without_a_mark_and_with_the_wrong_key_show_nothing(page):
     image = scene(44, (320, 320))
     assert read(page, image, search=True)["evidence"] < 20
     assert read(page, marked(image, PixelCodec()), OPERATOR, search=True)["evidence"] < 20
+
+
+def test_readings_in_words(page):
+    say = "async ([name, ...given]) => (await import('/pixel-words.js'))[name](...given)"
+    assert page.evaluate(say, ["viewInWords", None]).startswith("as it came")
+    cos, sin = np.cos(np.radians(20)), np.sin(np.radians(20))
+    view = {"matrix": [[-1.2 * cos, 1.2 * sin], [1.2 * sin, 1.2 * cos]], "offset": [0, 0]}
+    assert View.of(np.array(view["matrix"]), np.zeros(2)).mirrored
+    words = page.evaluate(say, ["viewInWords", view])
+    assert words.startswith("mirrored, rotated by 20 degrees ")
+    assert words.endswith("cropped: about 69% of the marked picture is left")
+    table = {"negatives": 20_000, "tail": [[0.5, 1], [0.01, 6], [0.001, 9], [0.0001, 12]]}
+    for nats, kind, part in [
+        (
+            13,
+            "named",
+            "Of the 20,000 pictures without a mark that this reader was tried on, at most 1 in 10,000",
+        ),
+        (10, "stranger", "at most 1 in 1,000"),
+        (3, "none", "at least 1 in 100"),
+        (0, "none", "at least 50 in 100"),
+    ]:
+        said = page.evaluate(say, ["blindVerdict", {"evidence": nats}, table, "the public key"])
+        assert (said["kind"], part in said["sentences"][0]) == (kind, True)
+    said = page.evaluate(say, ["blindVerdict", {"evidence": 99}, None, "the public key"])
+    assert said["headline"] == "Undecided."
 
 
 def test_wrong_keys_are_refused(page):

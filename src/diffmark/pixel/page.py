@@ -70,8 +70,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def page() -> str:
-    """`docs/verify.html`: markup, style, scripts and calibration in one file that can connect to nothing."""
+def page(table: dict[str, Any] | None) -> str:
+    """`docs/verify.html`: markup, style, scripts and calibration in one file that can connect to nothing.
+
+    `table` is {"negatives": n, "tail": [[share of unmarked pictures, nats that it has at least], ...]}; without it
+    the page decides nothing.
+    """
     style = _read("style.css") + _read("page.css")
     script = bundle("page.js")
     policy = (
@@ -82,7 +86,7 @@ def page() -> str:
         "policy": policy,
         "icon": base64.b64encode(_read("mark.svg").encode()).decode(),
         "style": style,
-        "calibration": json.dumps(_calibration()),
+        "calibration": json.dumps(table),
         "worker": bundle("worker.js"),
         "script": script,
     }
@@ -121,7 +125,7 @@ def _read(name: str) -> str:
     return (path if path.exists() else STATIC / name).read_text()
 
 
-def _calibration() -> Any:
+def calibration() -> dict[str, Any] | None:
     """The table of evidence of unmarked pictures; None until there is one."""
     return json.loads(CALIBRATION.read_text()) if CALIBRATION.exists() else None
 
@@ -132,4 +136,4 @@ def _digest(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(constants() if sys.argv[1:] == ["constants"] else page())
+    sys.stdout.write(constants() if sys.argv[1:] == ["constants"] else page(calibration()))

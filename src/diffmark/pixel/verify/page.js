@@ -81,10 +81,12 @@ async function examine() {
   const key = chosenKey();
   stopWorker();
   $("result").hidden = true;
+  $("status").textContent = "";
   if (key === undefined) return;
   const mine = ++turn;
   showPicture();
   showProgress("Opening the picture …");
+  $("result").scrollIntoView({ block: "nearest" });
   try {
     const pixels = await pixelsOf(file);
     if (mine !== turn) return;
@@ -151,8 +153,8 @@ function showFound(found, keyWords) {
   const facts = [
     [said.kind === "named" ? "Secret" : "Bits as read", found.bits, "secret"],
     ["Key id", `${found.keyId}${keyWords === "the public key" ? " (the public key)" : ""}`, "code"],
-    ["Evidence", `${found.evidence.toFixed(1)} nats`],
-    ...(said.kind === "none" ? [] : [["Picture", viewInWords(found.view)]]),
+    ["Evidence", `${found.evidence.toLocaleString("en", { maximumFractionDigits: 1 })} nats`],
+    ...(said.kind === "none" ? [] : [["View", viewInWords(found.view)]]),
     ["Time", `${Math.round(found.milliseconds).toLocaleString("en")} ms`],
   ];
   $("facts").replaceChildren(
@@ -163,10 +165,8 @@ function showFound(found, keyWords) {
 }
 
 function showBits({ margins, bits }) {
-  const sorted = [...margins].map(Math.abs).sort((a, b) => a - b);
-  const usual = sorted[sorted.length >> 1] || 1;
   $("bits").replaceChildren(...[...margins].map((margin) => {
-    const sure = Math.min(Math.abs(margin) / usual, 1);
+    const sure = Math.tanh(Math.abs(margin) / 2); // chance of the likelier value, less that of the other
     const cell = element("span", margin > 0 ? "1" : "0", sure > 0.55 ? "dark" : "");
     cell.style.setProperty("--sure", (0.08 + 0.92 * sure).toFixed(2));
     return cell;

@@ -113,8 +113,8 @@ function centred({ values }, present) {
   return found;
 }
 
-export function toFrame(planes) {
-  return planes.map((plane) => resample(plane, FRAME, FRAME));
+export function toFrame(plane) {
+  return resample(plane, FRAME, FRAME);
 }
 
 // Mean signal of each band, estimated without the secret.

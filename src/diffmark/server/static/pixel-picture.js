@@ -15,7 +15,9 @@ export async function pixelsOf(file) {
   context.fillRect(0, 0, width, height);
   context.drawImage(bitmap, 0, 0);
   bitmap.close();
-  return { width, height, data: context.getImageData(0, 0, width, height).data };
+  const { data } = context.getImageData(0, 0, width, height);
+  canvas.width = 0; // gives its memory back at once
+  return { width, height, data };
 }
 
 async function decoded(file) {

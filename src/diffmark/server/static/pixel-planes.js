@@ -16,21 +16,19 @@ export function round(x) {
   return low % 2 === 0 ? low : low + 1;
 }
 
-// Luma, blue and red chroma of RGBA pixels; transparent ones are laid on white.
-export function toPlanes({ width, height, data }) {
-  return [SPECTRUM.LUMA, SPECTRUM.BLUE, SPECTRUM.RED].map((weights) => {
-    const [red, green, blue] = weights.map(Math.fround);
-    const plane = newPlane(width, height);
-    for (let n = 0, p = 0; n < plane.values.length; n++, p += 4) {
-      const alpha = data[p + 3];
-      if (alpha === 255) plane.values[n] = red * data[p] + green * data[p + 1] + blue * data[p + 2];
-      else {
-        const over = (level) => Math.round((level * alpha + 255 * (255 - alpha)) / 255);
-        plane.values[n] = red * over(data[p]) + green * over(data[p + 1]) + blue * over(data[p + 2]);
-      }
+// Luma, blue or red chroma of RGBA pixels, by the weights of their colours; transparent ones are laid on white.
+export function toPlane({ width, height, data }, weights) {
+  const [red, green, blue] = weights.map(Math.fround);
+  const plane = newPlane(width, height);
+  for (let n = 0, p = 0; n < plane.values.length; n++, p += 4) {
+    const alpha = data[p + 3];
+    if (alpha === 255) plane.values[n] = red * data[p] + green * data[p + 1] + blue * data[p + 2];
+    else {
+      const over = (level) => Math.round((level * alpha + 255 * (255 - alpha)) / 255);
+      plane.values[n] = red * over(data[p]) + green * over(data[p + 1]) + blue * over(data[p + 2]);
     }
-    return plane;
-  });
+  }
+  return plane;
 }
 
 // --- Lanczos, as Pillow resizes images of mode "F": first rows, then columns ---

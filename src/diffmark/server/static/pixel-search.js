@@ -355,12 +355,12 @@ function takePosition(total) {
 
 // --- views ---
 
-// Planes small enough to be looked up again and again.
-export function searchable(planes) {
-  const { width, height } = planes[0];
+// A plane small enough to be looked up again and again.
+export function searchable(plane) {
+  const { width, height } = plane;
   const scale = LARGEST / Math.sqrt(width * height);
-  if (scale >= 1) return planes;
-  return planes.map((plane) => resample(plane, Math.max(8, round(width * scale)), Math.max(8, round(height * scale))));
+  if (scale >= 1) return plane;
+  return resample(plane, Math.max(8, round(width * scale)), Math.max(8, round(height * scale)));
 }
 
 // Received planes looked up at the marked frame, and where they are present.

@@ -7,45 +7,38 @@ export const MARKED_RATE = 1e-4; // share of unmarked pictures that may be calle
 export const UNDECIDED_RATE = 1e-2; // more usual evidence than this is no sign of a mark
 const NO_PROOF = "This does not prove that the picture was never marked: a mark can be weakened or removed, or may have "
   + "been written with another key.";
+const NOT_WHO = "The mark tells that the secret below was written into the picture, not who did it or who changed it "
+  + "afterwards.";
+const LARGER = "A larger or less changed copy of the picture may say more.";
+const UNCALIBRATED = {
+  kind: "stranger",
+  headline: "Undecided.",
+  sentences: ["This copy of the page has no table of the evidence in pictures without a mark, so that it cannot say how "
+    + "often a verdict would be wrong. What was read is below."],
+};
 
-// Share of unmarked pictures with at least this evidence, by a table {negatives, tail: [[share, nats], ...]}. Between
-// two entries the larger share is taken; beyond the table `below` is true: the share is at most this.
+// Bounds of the share of unmarked pictures with at least this evidence, by a table
+// {negatives, tail: [[share, nats], ...]}: `share` of the unmarked pictures had at least `nats`.
 export function falseRate(evidence, { tail }) {
-  const reached = tail.filter(([, nats]) => evidence >= nats).map(([share]) => share);
-  const rate = Math.min(1, ...reached);
-  return { rate, below: rate === Math.min(...tail.map(([share]) => share)) };
+  const shares = (reached) => tail.filter(([, nats]) => (evidence >= nats) === reached).map(([share]) => share);
+  return { atMost: Math.min(1, ...shares(true)), atLeast: Math.max(0, ...shares(false)) };
 }
 
 // {kind, headline, sentences} of a reading; without a calibration nothing is decided.
 export function blindVerdict({ evidence }, calibration, keyWords) {
-  if (!calibration) {
-    return {
-      kind: "stranger",
-      headline: "Undecided.",
-      sentences: ["This copy of the page has no table of how much evidence pictures without a mark have, so that it "
-        + "cannot say how sure a verdict would be. What was read is below."],
-    };
+  if (!calibration) return UNCALIBRATED;
+  const { atMost, atLeast } = falseRate(evidence, calibration);
+  const pictures = `the ${calibration.negatives.toLocaleString("en")} pictures without a mark that this reader was tried on`;
+  const rare = `Of ${pictures}, at most ${chance(atMost)} had as much evidence.`;
+  if (atMost <= MARKED_RATE) {
+    return { kind: "named", headline: `This picture carries a mark of ${keyWords}.`, sentences: [rare, NOT_WHO] };
   }
-  const { rate, below } = falseRate(evidence, calibration);
-  const usual = rate >= 0.5 ? "most" : `${below ? "fewer than " : "about "}${chance(rate)}`;
-  const compared = `Of ${calibration.negatives.toLocaleString("en")} pictures without a mark that this reader was tried `
-    + `on, ${usual} had as much evidence.`;
-  if (rate <= MARKED_RATE) {
-    return {
-      kind: "named",
-      headline: `This picture carries a mark of ${keyWords}.`,
-      sentences: [compared, "The mark tells that the secret below was written into the picture, not who did it or who "
-        + "changed it afterwards."],
-    };
+  if (atMost <= UNDECIDED_RATE) {
+    return { kind: "stranger", headline: "Undecided: there may be a weak mark.", sentences: [rare, LARGER] };
   }
-  if (rate <= UNDECIDED_RATE) {
-    return {
-      kind: "stranger",
-      headline: "Undecided: there may be a weak mark.",
-      sentences: [compared, "A larger or less changed copy of the picture may say more."],
-    };
-  }
-  return { kind: "none", headline: `No mark of ${keyWords} was found.`, sentences: [compared, NO_PROOF] };
+  const usual = `Such evidence is usual without a mark: ${atLeast ? `at least ${chance(atLeast)}` : "many"} of ${pictures} `
+    + "had as much.";
+  return { kind: "none", headline: `No mark of ${keyWords} was found.`, sentences: [usual, NO_PROOF] };
 }
 
 // "rotated by 20 degrees counter-clockwise, ..."

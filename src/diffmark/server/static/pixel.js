@@ -2,12 +2,13 @@
 // Nothing leaves the page; nothing is awaited.
 
 import { Layout, bitsToHex, evidence, margins, toFrame } from "./pixel-bands.js";
-import { READER } from "./pixel-constants.js";
+import { READER, SPECTRUM } from "./pixel-constants.js";
 import { OperatorKey } from "./pixel-keys.js";
-import { toPlanes } from "./pixel-planes.js";
+import { toPlane } from "./pixel-planes.js";
 import { Tones, climb, searchable, undo, views } from "./pixel-search.js";
 
 const { CLEAR_NATS, FOUND_NATS, PROMISING_NATS, REFINE_ROUNDS } = READER;
+const PLANES = [SPECTRUM.LUMA, SPECTRUM.BLUE, SPECTRUM.RED]; // made one by one: a large picture's take much memory
 
 export class PixelReader {
   // `key` is 64 hex digits, or null for the public key.
@@ -20,20 +21,19 @@ export class PixelReader {
   // {scores, margins, bits, evidence, view} of RGBA pixels {width, height, data}; view is null for the picture as it
   // is. `progress(words)` is called before the steps that take long.
   read(pixels, { search = true, progress = () => {} } = {}) {
-    const planes = toPlanes(pixels);
-    const plain = { scores: this.layout.scores(toFrame(planes)), view: null };
-    return described(search ? this.#best(plain, planes, progress) : plain);
+    const plain = { scores: this.layout.scores(PLANES.map((weights) => toFrame(toPlane(pixels, weights)))), view: null };
+    return described(search ? this.#best(plain, pixels, progress) : plain);
   }
 
   // The reading with the most evidence; no secret is known here.
-  #best(plain, planes, progress) {
+  #best(plain, pixels, progress) {
     let [best, most] = [plain, evidence(plain.scores)];
     if (most >= CLEAR_NATS) return plain;
     progress("Looking for a rotation, a crop or a border …");
-    const small = searchable(planes);
-    for (const view of views(planes[0], this.tones)) {
+    const planes = PLANES.map((weights) => searchable(toPlane(pixels, weights)));
+    for (const view of views(toPlane(pixels, SPECTRUM.LUMA), this.tones)) {
       progress("Trying a view …");
-      const found = this.#refined(small, view);
+      const found = this.#refined(planes, view);
       const value = evidence(found.scores);
       if (value > Math.max(most, FOUND_NATS)) [best, most] = [found, value];
       if (most >= CLEAR_NATS) break;
