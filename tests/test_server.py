@@ -18,6 +18,7 @@ from diffmark.registry import Registry
 from diffmark.server.app import create_app
 from diffmark.server.batching import Batcher, OverloadError
 from diffmark.server.limits import Limits, RateLimiter
+from diffmark.server.reading import Reading
 from diffmark.server.service import Service
 from diffmark.server.tokens import Tokens, grant_token
 
@@ -100,9 +101,9 @@ def test_state_needs_no_token(client, service):
     assert client.get("/ready").json()["status"] == "ready"
     assert b"diffmark_requests_total" in client.get("/metrics").content
     service.registry.store.engine.dispose()
-    service.batcher.close()
+    service.reading.close()
     assert client.get("/ready").status_code == 503
-    service.batcher = Batcher(service.detector)
+    service.reading = Reading(service.detector, 8)
 
 
 def test_detect(client, headers, detector):
@@ -236,7 +237,7 @@ def test_an_overload_answers_503(service, headers, monkeypatch):
     def full(picture):
         raise OverloadError("full")
 
-    monkeypatch.setattr(service.batcher, "submit", full)
+    monkeypatch.setattr(service.reading.batcher, "submit", full)
     with TestClient(create_app(service)) as client:
         answer = client.post("/v1/detect", headers=headers(), files=files(png()))
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")

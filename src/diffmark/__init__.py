@@ -1,8 +1,9 @@
-"""DiffMark: multi-bit watermarks for frozen latent diffusion models.
+"""DiffMark: multi-bit watermarks for generated images.
 
-with diffmark.watermark(pipe, codec, secret):      # any diffusers pipeline of the codec's family
+marked = diffmark.embed("photo.jpg", secret)       # any image: the pixel layer
+detection = diffmark.detect(marked.image, secret)  # bits, p-value, verdict
+with diffmark.watermark(pipe, codec, secret):      # a diffusers pipeline: both layers
     image = pipe(prompt).images[0]
-detection = detector.detect(image, secret)         # bits, p-value, verdict
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ __version__ = "0.1.0"
 _HOME = {
     "Codec": "codec",
     "CodecConfig": "codec",
-    "Detection": "detection",
+    "Detection": "decision",
     "Detector": "detection",
     "Injection": "injection",
+    "OperatorKey": "pixel.keys",
     "PayloadScheme": "payload",
+    "PixelCodec": "pixel.codec",
     "WatermarkCallback": "marking",
+    "detect": "pixel.calls",
+    "embed": "pixel.calls",
+    "open_detector": "readers",
     "random_secrets": "secret",
     "watermark": "marking",
 }
@@ -28,10 +34,15 @@ __all__ = list(_HOME)
 
 if TYPE_CHECKING:
     from diffmark.codec import Codec, CodecConfig
-    from diffmark.detection import Detection, Detector
+    from diffmark.decision import Detection
+    from diffmark.detection import Detector
     from diffmark.injection import Injection
     from diffmark.marking import WatermarkCallback, watermark
     from diffmark.payload import PayloadScheme
+    from diffmark.pixel.calls import detect, embed
+    from diffmark.pixel.codec import PixelCodec
+    from diffmark.pixel.keys import OperatorKey
+    from diffmark.readers import open_detector
     from diffmark.secret import random_secrets
 
 
@@ -39,3 +50,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(f"diffmark.{_HOME[name]}"), name)
     raise AttributeError(f"module 'diffmark' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

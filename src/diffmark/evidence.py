@@ -11,48 +11,19 @@ occlusion  by how much smoothing a tile weakens the decoder's bits; for every co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
-
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 
 from diffmark.detection import Detector
+from diffmark.evidence_map import EvidenceMap, Way
 from diffmark.images import ImageLike, read_image
 from diffmark.secret import Bits, SecretLike, as_secrets, to_hex
 from diffmark.vae import encode
 
-Way = Literal["matched", "occlusion"]
 REFERENCES = 64  # random secrets that a match is compared with
 TILES = 4  # tiles a side that are smoothed one after the other
-FAINT, STRONG = 1.0, 5.0  # scores that are drawn first and fullest
-COLOUR = (214, 40, 96)
-
-
-@dataclass(frozen=True, eq=False)
-class EvidenceMap:
-    """Scores over the picture, (rows, columns), and the secret they speak for."""
-
-    scores: np.ndarray
-    secret: str
-    way: Way
-
-    def overlay(self, image: ImageLike) -> Image.Image:
-        """The picture in grey, coloured where the evidence is."""
-        picture = read_image(image).image
-        opacity = np.clip((self.scores - FAINT) / (STRONG - FAINT), 0, 1) * 0.6
-        mask = Image.fromarray(np.rint(opacity * 255).astype(np.uint8))
-        mask = mask.resize(picture.size, Image.Resampling.BICUBIC)
-        return Image.composite(
-            Image.new("RGB", picture.size, COLOUR), picture.convert("L").convert("RGB"), mask
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; scores rounded to hundredths."""
-        return {"secret": self.secret, "way": self.way, "scores": np.round(self.scores, 2).tolist()}
 
 
 class EvidenceMapper:

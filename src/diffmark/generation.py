@@ -16,6 +16,7 @@ from diffmark import __version__
 from diffmark.codec import Codec
 from diffmark.injection import Injection
 from diffmark.marking import UnmarkableError, watermark
+from diffmark.pixel.codec import PixelCodec
 from diffmark.secret import Bits, to_hex
 
 RECORDS = "images.jsonl"
@@ -48,8 +49,12 @@ def generate(
     order: Order,
     sampling: Sampling | None = None,
     on_step: Callable[[], None] | None = None,
+    pixel: PixelCodec | None = None,
 ) -> Any:
-    """The PIL image of one order. `on_step` is called after each step; what it raises ends the work."""
+    """The PIL image of one order, with the pixel layer too if its codec is given.
+
+    `on_step` is called after each step; what it raises ends the work.
+    """
     sampling = sampling or Sampling()
     options: dict[str, Any] = {}
     if order.negative_prompt:
@@ -57,7 +62,7 @@ def generate(
     if on_step:
         options["callback_on_step_end"] = lambda pipe, step, time, values: on_step() or values
     generator = torch.Generator("cpu").manual_seed(order.seed)  # the same image on every device
-    with watermark(pipe, codec, order.secret, sampling.strength, sampling.injection):
+    with watermark(pipe, codec, order.secret, sampling.strength, sampling.injection, pixel=False):
         output = pipe(
             order.prompt,
             num_inference_steps=sampling.steps,
@@ -69,7 +74,8 @@ def generate(
         raise UnmarkableError(
             f"the safety checker blacked out the image of {order.prompt!r}: it carries no mark"
         )
-    return output.images[0]
+    image = output.images[0]
+    return image if pixel is None else pixel.embed(image, order.secret).image
 
 
 def generate_into(
@@ -80,6 +86,7 @@ def generate_into(
     sampling: Sampling | None = None,
     provenance: dict[str, Any] | None = None,
     finish: Callable[[Path, Bits, str], dict[str, Any]] | None = None,
+    pixel: PixelCodec | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Make each order's image in `folder` and yield its record, which is also a line of images.jsonl.
 
@@ -93,7 +100,7 @@ def generate_into(
     first = 1 + max((int(path.stem) for path in folder.glob("*.png") if path.stem.isdigit()), default=-1)
     with (folder / RECORDS).open("a") as records:
         for number, order in enumerate(orders, start=first):
-            image = generate(pipe, codec, order, sampling)
+            image = generate(pipe, codec, order, sampling, pixel=pixel)
             path = folder / f"{number:05d}.png"
             partial = path.with_suffix(".part")
             image.save(partial, "PNG")

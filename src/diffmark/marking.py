@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from torch import Tensor
 from diffmark.codec import Codec, CodecConfig
 from diffmark.injection import Injection
 from diffmark.latent_marks import delta_at_z0
+from diffmark.pixel.codec import PixelCodec
+from diffmark.pixel.pipelines import PixelLayer
 from diffmark.secret import SecretLike, as_secrets
 from diffmark.vae import check_family, own_vae, upcast
 
@@ -57,16 +59,20 @@ def watermark(
     secrets: SecretLike,
     strength: float = 1.0,
     injection: Injection | None = None,
+    pixel: PixelCodec | bool = True,
 ) -> Iterator[DiffusionPipeline]:
-    """Inside this context every image of `pipe` carries a secret.
+    """Inside this context every image of `pipe` carries a secret, in two layers.
 
     `secrets` is one secret for all images of a call, or one an image (hex, int, bytes, bits; see as_secrets).
     `strength` scales delta; 0 gives images bit-identical to unmarked ones. `injection` defaults to the one the
-    codec was trained with. The pipeline is as it was when the context ends, also after an exception.
+    codec was trained with. `pixel` writes the pixel layer into the decoded pictures too: True with the public key,
+    a PixelCodec with its own, False not at all; latents that are not decoded (output_type="latent") cannot have it.
+    The pipeline is as it was when the context ends, also after an exception.
     """
     callback = WatermarkCallback(pipe, codec, secrets, strength, injection)
+    layer = PixelLayer.of(pixel, callback.secrets) if strength else None
     plain = type(pipe)
-    pipe.__class__ = _marking_class(plain, callback)
+    pipe.__class__ = _marking_class(plain, callback, layer)
     try:
         yield pipe
     finally:
@@ -240,8 +246,8 @@ class WatermarkCallback(PipelineCallback):
         return restored if share is None else share + restored
 
 
-def _marking_class(plain: type, callback: WatermarkCallback) -> type:
-    """A subclass of the pipeline's class that runs `callback`, under the same name."""
+def _marking_class(plain: type, callback: WatermarkCallback, layer: PixelLayer | None = None) -> type:
+    """A subclass of the pipeline's class that runs `callback` and marks pixels with `layer`; its name stays."""
 
     class Marking(plain):
         _diffmark_latents: Tensor | None = None
@@ -261,7 +267,8 @@ def _marking_class(plain: type, callback: WatermarkCallback) -> type:
                 dict.fromkeys(wanted + callback.tensor_inputs)
             )
             try:
-                output = plain.__call__(*bound.args, **bound.kwargs)
+                with layer.on(self) if layer else nullcontext():
+                    output = plain.__call__(*bound.args, **bound.kwargs)
             finally:
                 self.__dict__.pop("_diffmark_latents", None)
             if not callback.finished:

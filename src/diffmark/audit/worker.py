@@ -21,6 +21,7 @@ DETECTED = pa.schema(
         ("verdict", pa.string()),  # null if there is an error
         ("test", pa.string()),
         ("p_value", pa.float64()),
+        ("reader", pa.string()),  # who read it
         ("bits", pa.string()),  # what was read, as hex
         ("margins", pa.list_(pa.float32())),
         ("notes", pa.list_(pa.string())),
@@ -33,24 +34,29 @@ DETECTED = pa.schema(
 class Settings:
     """How images are read; an audit keeps to one."""
 
-    codec: str = "vista"
+    codec: str = "auto"
     vae: str | None = None
     fpr: float = 1e-3
     batch_size: int = 8
     device: str | None = None
+    key: str | None = None  # file of the operator key
 
 
 class Worker:
     """A detector, loaded once, and the digests of what is done already."""
 
     def __init__(self, settings: Settings, done: np.ndarray) -> None:
-        from diffmark.detection import Detector
-        from diffmark.pipelines import find_device
+        from diffmark.readers import open_detector
 
-        detector = Detector.from_pretrained(
-            settings.codec, settings.vae, fpr=settings.fpr, batch_size=settings.batch_size
+        self.detector = open_detector(
+            settings.codec,
+            settings.vae,
+            settings.key,
+            fpr=settings.fpr,
+            device=settings.device,
+            batch_size=settings.batch_size,
         )
-        self.detector, self.done = detector.to(find_device(settings.device)), done
+        self.done = done
 
     def rows(self, items: Sequence[Item]) -> pa.Table:
         """A row for each item that has none yet."""
@@ -67,7 +73,12 @@ class Worker:
                     row["error"] = str(found).removeprefix("bytes: ")
                 else:
                     row |= {"verdict": found.verdict, "test": found.test, "p_value": found.p_value}
-                    row |= {"bits": found.secret, "margins": found.margins, "notes": list(found.notes)}
+                    row |= {
+                        "reader": found.reader,
+                        "bits": found.secret,
+                        "margins": found.margins,
+                        "notes": list(found.notes),
+                    }
             rows.append(row)
         return pa.Table.from_pylist(rows, DETECTED)
 

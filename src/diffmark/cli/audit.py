@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from diffmark.cli.detect import ReaderName
+from diffmark.cli.marks import KeyFile
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
 
 
@@ -21,8 +23,11 @@ def audit(
         ),
     ],
     out: Annotated[str, typer.Option(help="Folder of Parquet files for the rows; a path or URL.")],
-    codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
-    vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
+    codec: ReaderName = "auto",
+    key: KeyFile = None,
+    vae: Annotated[
+        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
+    ] = None,
     fpr: Annotated[float, typer.Option(help="False-positive rate of verdicts.")] = 1e-3,
     batch_size: Annotated[int, typer.Option(min=1, help="Images decoded at once.")] = 8,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
@@ -48,7 +53,7 @@ def audit(
     from diffmark.audit.worker import Settings
     from diffmark.progress import track
 
-    settings = Settings(codec, vae, fpr, batch_size, device)
+    settings = Settings(codec, vae, fpr, batch_size, device, str(key) if key else None)
     shards, total = find(place, column, out)
     counts: Counter[str] = Counter()
     start = time.monotonic()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffmark.cli.marks import KeyFile
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
 
 if TYPE_CHECKING:
@@ -49,8 +50,11 @@ def inspect(
 def recover(
     image: Annotated[Path, typer.Argument(help="An image whose metadata was stripped.")],
     out: Annotated[Path, typer.Option(help="File for the manifest (.c2pa).")],
-    codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
-    vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
+    codec: Annotated[str, typer.Option(help="auto, pixel, or a latent codec's name or folder.")] = "auto",
+    key: KeyFile = None,
+    vae: Annotated[
+        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
+    ] = None,
     url: Url = None,
     actor: Actor = None,
     reason: Reason = "",
@@ -59,9 +63,9 @@ def recover(
 
     Exit code 0: written; 1: no manifest is known for what the image carries; 2: an error.
     """
-    from diffmark.detection import Detector
+    from diffmark.readers import open_detector
 
-    detection = Detector.from_pretrained(codec, vae).detect(image)
+    detection = open_detector(codec, vae, key).detect(image)
     with opened(url, actor) as registry:
         names = registry.manifests.of(registry.identify(detection, reason=reason))
         data = registry.manifests.get(names[0][0]) if names else None

@@ -11,15 +11,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffmark.cli.marks import KeyFile
 from diffmark.cli.payloads import read_scheme
 
 if TYPE_CHECKING:
     from diffmark.detection import Detector
+    from diffmark.pixel.detector import PixelDetector
+    from diffmark.readers import JointDetector
+
+ReaderName = Annotated[
+    str,
+    typer.Option(
+        help="auto (the pixel layer, then a latent codec), pixel, or a latent codec's name or folder."
+    ),
+]
 
 Align = Annotated[
     bool,
     typer.Option(
-        "--align", help="Look for marks that were turned or cropped too; slow where there is no mark."
+        "--align", help="Look for turned or cropped marks of a latent codec too; slow where there is none."
     ),
 ]
 
@@ -28,10 +38,17 @@ def detect(
     images: Annotated[
         list[str], typer.Argument(help="Files, folders, globs, or - for a list of paths on standard input.")
     ],
-    codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
-    vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
+    codec: ReaderName = "auto",
+    key: KeyFile = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Do not search for turned, cropped or framed pictures.")
+    ] = False,
+    vae: Annotated[
+        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
+    ] = None,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Read with the codec's pixel decoder, without an autoencoder.")
+        bool,
+        typer.Option("--fast", help="Read a latent codec with its pixel decoder, without an autoencoder."),
     ] = False,
     align: Align = False,
     secret: Annotated[
@@ -40,8 +57,10 @@ def detect(
     payload_key: Annotated[Path | None, typer.Option(help="File with the key of payloads to verify.")] = None,
     payload_bits: Annotated[str, typer.Option(help="Bits of account, nonce and check.")] = "20,13,12",
     fpr: Annotated[float, typer.Option(help="False-positive rate that a verdict is stated at.")] = 1e-3,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images decoded at once.")] = 8,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images a latent codec decodes at once.")] = 8,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, mps, for latent codecs; the best there is by default.")
+    ] = None,
     maps: Annotated[
         Path | None, typer.Option(help="Folder for a picture of each image that shows where the mark is.")
     ] = None,
@@ -49,34 +68,42 @@ def detect(
 ) -> None:
     """Read secrets from images.
 
+    The pixel layer is read first; where it sees no mark, the latent codec that comes with the package is asked too.
     Exit code 0: every image is marked; 1: at least one is not, or cannot be decided; 2: at least one could not
     be read, or another error.
     """
-    from diffmark.detection import Detector
-    from diffmark.pipelines import find_device
     from diffmark.progress import track
 
     if maps and align:
         raise typer.BadParameter("a map shows a picture as it came: give --maps or --align")
+    if maps and fast:
+        raise typer.BadParameter("a map needs an autoencoder: give --maps or --fast")
     paths = list(expand(images, sys.stdin))
-    detector = Detector.from_pretrained(codec, vae, fast, align=align, fpr=fpr, batch_size=batch_size)
-    detector.payload = read_scheme(payload_key, payload_bits, detector.codec.config.length)
-    found = detector.to(find_device(device)).scan(paths, secret or None)
-    outcomes = track(found, "reading", len(paths))
+    detector: Any = open_reader(
+        codec, vae, key, plain, fpr=fpr, device=device, fast=fast, align=align, batch_size=batch_size
+    )
+    detector.payload = read_scheme(payload_key, payload_bits, detector.length)
+    outcomes = track(detector.scan(paths, secret or None), "reading", len(paths))
     if maps:
         outcomes = mapped(outcomes, paths, detector, maps)
     raise typer.Exit(report(outcomes, paths, as_json))
 
 
-def mapped(outcomes: Iterator[Any], paths: list[Path], detector: Detector, folder: Path) -> Iterator[Any]:
-    """Pass outcomes on and write an evidence map of each: for the given secret, or else for the bits read."""
-    from diffmark.evidence import EvidenceMapper
+def open_reader(
+    codec: str, vae: str | None, key: Path | None, plain: bool = False, **options: Any
+) -> PixelDetector | JointDetector | Detector:
+    """The detector that a command's options name."""
+    from diffmark.readers import open_detector
 
+    return open_detector(codec, vae, key, search=not plain, **options)
+
+
+def mapped(outcomes: Iterator[Any], paths: list[Path], detector: Any, folder: Path) -> Iterator[Any]:
+    """Pass outcomes on and write an evidence map of each: for the given secret, or else for the bits read."""
     folder.mkdir(parents=True, exist_ok=True)
-    mapper = EvidenceMapper(detector)
     for number, (path, outcome) in enumerate(zip(paths, outcomes, strict=True)):
         if not isinstance(outcome, Exception):
-            found = mapper.map(path, outcome.matched_secret)
+            found = detector.evidence_map(path, outcome)
             found.overlay(path).save(folder / f"{number:05d}-{path.stem}.png")
         yield outcome
 
@@ -107,7 +134,7 @@ def report(outcomes: Iterator[Any], paths: list[Path], as_json: bool) -> int:
 
     if not paths:
         raise typer.BadParameter("there are no images")
-    table = Table("image", "verdict", "p-value", "secret", "because")
+    table = Table("image", "verdict", "p-value", "secret", "read by", "because")
     code = 0
     for path, outcome in zip(paths, outcomes, strict=True):
         if isinstance(outcome, Exception):
@@ -115,7 +142,7 @@ def report(outcomes: Iterator[Any], paths: list[Path], as_json: bool) -> int:
             if as_json:
                 typer.echo(json.dumps({"source": str(path), "error": str(outcome)}))
             else:
-                table.add_row(str(path), "error", "", "", str(outcome).removeprefix(f"{path}: "))
+                table.add_row(str(path), "error", "", "", "", str(outcome).removeprefix(f"{path}: "))
             continue
         code = max(code, 0 if outcome.marked else 1)
         if as_json:
@@ -123,7 +150,7 @@ def report(outcomes: Iterator[Any], paths: list[Path], as_json: bool) -> int:
         else:
             p_value = "" if outcome.p_value is None else f"{outcome.p_value:.2g}"
             because = "; ".join([outcome.explanation, *outcome.notes])
-            table.add_row(str(path), outcome.verdict, p_value, outcome.secret, because)
+            table.add_row(str(path), outcome.verdict, p_value, outcome.secret, outcome.reader, because)
     if not as_json:
         console = Console()
         if not console.is_terminal:

@@ -15,9 +15,22 @@ from typing import Annotated, Any
 import typer
 
 from diffmark.cli.c2pa import Chain, PrivateKey, signing
+from diffmark.cli.marks import (
+    DEFAULT_BITS,
+    Account,
+    KeyFile,
+    PayloadBits,
+    PayloadKey,
+    Principal,
+    SecretOption,
+    check_choice,
+    secrets_for,
+)
 from diffmark.cli.opening import Actor, Url, opened
+from diffmark.cli.payloads import read_scheme
 
-FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".gif": "GIF"}
+RECORDS = "images.jsonl"  # of a folder
 QUALITY = 95  # of lossy formats; PNG takes no notice
 
 
@@ -34,12 +47,27 @@ def embed(
         list[str], typer.Argument(help="Files, folders, globs, or - for a list on standard input.")
     ],
     out: Annotated[Path, typer.Option(help="A file for one image, a folder for several.")],
-    codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
-    vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
-    secret: Annotated[str, typer.Option(help="Hex digits, or 'random' for a fresh one an image.")] = "random",
+    codec: Annotated[str, typer.Option(help="pixel, or a latent codec's name, folder, or hub id.")] = "pixel",
+    key: KeyFile = None,
+    secret: SecretOption = "random",
+    principal: Principal = None,
+    payload_key: PayloadKey = None,
+    account: Account = None,
+    payload_bits: PayloadBits = DEFAULT_BITS,
+    quality: Annotated[
+        float,
+        typer.Option(
+            min=0, max=100, help="Least SSIMULACRA2 of a marked picture: 90 cannot be told apart, 70 is high."
+        ),
+    ] = 80.0,
+    vae: Annotated[
+        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
+    ] = None,
     strength: Annotated[
         float | None,
-        typer.Option(help="Scale of the mark; by default what suits the codec, and 1 with another --vae."),
+        typer.Option(
+            help="Scale of a latent codec's mark; by default what suits it, and 1 with another --vae."
+        ),
     ] = None,
     format: Annotated[
         Format | None, typer.Option(help="Of the files in a folder; the source's by default, else png.")
@@ -52,52 +80,142 @@ def embed(
 ) -> None:
     """Add a mark to images that exist; their detail, size and metadata are kept.
 
-    Colours are converted to sRGB. Files that are in the folder already are left alone. Exit code 2: at least one
-    image could not be read, or another error.
+    Colours are converted to sRGB. Files that are in the folder already are left alone. A folder gets a file
+    images.jsonl with a line an image. Exit code 2: at least one image could not be read, or another error.
     """
     from diffmark.cli.detect import expand
-    from diffmark.detection import Detector
-    from diffmark.embedding import embed as mark
-    from diffmark.embedding import suited_strength
-    from diffmark.images import ImageError, read_image
+    from diffmark.images import ImageError
     from diffmark.progress import track
-    from diffmark.secret import from_hex, random_secrets, to_hex
+    from diffmark.secret import from_hex, to_hex
 
     paths = list(expand(images, sys.stdin))
     targets = _targets(paths, out, format)
-    detector = Detector.from_pretrained(codec, vae)
-    length = detector.codec.config.length
-    strength = suited_strength(detector.codec, detector.vae) if strength is None else strength
+    scheme = read_scheme(payload_key, payload_bits, 64) if codec == "pixel" else None
+    check_choice(secret, principal, scheme, account if codec == "pixel" else None)
+    marker = (
+        _pixel_marker(key, quality, vae, strength)
+        if codec == "pixel"
+        else _latent_marker(codec, vae, strength)
+    )
+    if codec != "pixel":
+        scheme = read_scheme(payload_key, payload_bits, marker.length)
+        check_choice(secret, principal, scheme, account)
+    records = out / RECORDS if targets[0] != out else None
     code = 0
-    with opened(registry, actor) if c2pa_cert or c2pa_key else nullcontext() as keys:
+    with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:
         finish = signing(keys, c2pa_cert, c2pa_key)
-        if finish and keys is not None:
+        if finish and keys is not None and principal is None:
             if secret == "random":
-                raise typer.BadParameter("a manifest names a key of the registry: give --secret")
-            keys.manifests.check([from_hex(secret, length)])
+                raise typer.BadParameter(
+                    "a manifest names a key of the registry: give --secret or --principal"
+                )
+            keys.manifests.check([from_hex(secret, marker.length)])
         for path, target in track(zip(paths, targets, strict=True), "marking", len(paths)):
             record: dict[str, Any] = {"source": str(path), "file": str(target)}
-            bits = random_secrets(1, length)[0] if secret == "random" else from_hex(secret, length)
+            if target.exists():
+                record["skipped"], line = "there already", f"{target}  skipped: there already"
+                typer.echo(json.dumps(record) if as_json else line)
+                continue
+            (bits,) = secrets_for(
+                1, marker.length, secret, principal, scheme, account, keys, f"embed {path.name}"
+            )
             try:
-                if target.exists():
-                    record["skipped"], line = "there already", f"{target}  skipped: there already"
-                else:
-                    picture = read_image(path)
-                    marked = mark(picture, detector.codec, detector.vae, bits, strength)
-                    record |= {"secret": to_hex(bits), "strength": strength}
-                    record |= _write(marked, picture, target, bits, finish)
-                    line = f"{target}  secret {to_hex(bits)}"
+                record |= marker.write(path, bits, target, finish)
+                record |= {"account": account, "principal": principal}
+                line = f"{target}  secret {to_hex(bits)}{marker.words(record)}"
+                if records is not None:
+                    append_record(records, record)
             except ImageError as error:
+                if principal is not None and keys is not None:
+                    keys.revoke(key=to_hex(bits), reason="its image was not marked")
                 code, record = 2, {"source": str(path), "error": str(error)}
                 line = f"{path}  error: {str(error).removeprefix(f'{path}: ')}"
             typer.echo(json.dumps(record) if as_json else line)
     raise typer.Exit(code)
 
 
+class _Marker:
+    """Marks one file after another: `mark` gives the picture, its source and what to record."""
+
+    def __init__(self, length: int, mark: Callable[[Path, Any], tuple[Any, Any, dict[str, Any]]]) -> None:
+        self.length, self._mark = length, mark
+
+    def write(
+        self, path: Path, bits: Any, target: Path, finish: Callable[..., dict[str, Any]] | None
+    ) -> dict[str, Any]:
+        image, picture, record = self._mark(path, bits)
+        return record | _write(image, picture, target, bits, finish)
+
+    @staticmethod
+    def words(record: dict[str, Any]) -> str:
+        """What was reached, for people."""
+        if "ssimulacra2" not in record:
+            return ""
+        notes = "".join(f"\n  note: {note}" for note in record["notes"])
+        bits = f"{record['bits_read']} of {record['bits']} bits read back"
+        return f"  SSIMULACRA2 {record['ssimulacra2']:.1f}, {bits}{notes}"
+
+
+def _pixel_marker(key: Path | None, quality: float, vae: str | None, strength: float | None) -> _Marker:
+    import warnings
+
+    from diffmark.images import read_image
+    from diffmark.pixel.animation import Animation, mark_animation
+    from diffmark.pixel.codec import MarkWarning, PixelCodec
+
+    if vae is not None or strength is not None:
+        raise typer.BadParameter("--vae and --strength are for latent codecs: the pixel layer has --quality")
+    codec = PixelCodec(key)
+
+    def mark(path: Path, bits: Any) -> tuple[Any, Any, dict[str, Any]]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MarkWarning)  # notes are printed instead
+            animation = Animation.open(path)
+            if animation is not None:
+                frames, marked = mark_animation(animation, codec, bits, quality)
+                return frames, animation, marked
+            picture = read_image(path)
+            found = codec.embed(picture, bits, quality)
+        return found.image, picture, found.to_dict()
+
+    return _Marker(codec.length, mark)
+
+
+def _latent_marker(codec: str, vae: str | None, strength: float | None) -> _Marker:
+    from diffmark.detection import Detector
+    from diffmark.embedding import embed as mark_latent
+    from diffmark.embedding import suited_strength
+    from diffmark.images import read_image
+    from diffmark.secret import to_hex
+
+    detector = Detector.from_pretrained(codec, vae)
+    dose = suited_strength(detector.codec, detector.vae) if strength is None else strength
+
+    def mark(path: Path, bits: Any) -> tuple[Any, Any, dict[str, Any]]:
+        picture = read_image(path)
+        image = mark_latent(picture, detector.codec, detector.vae, bits, dose)
+        return image, picture, {"secret": to_hex(bits), "strength": dose}
+
+    return _Marker(detector.length, mark)
+
+
+def append_record(path: Path, record: dict[str, Any]) -> None:
+    """A line of the record file, on disk before this returns. It holds secrets: only its owner may read it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "a") as file:
+        file.write(json.dumps(record) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _targets(paths: list[Path], out: Path, format: Format | None) -> list[Path]:
     """Where each image goes; no two share a name, and none takes another's place."""
     if not paths:
         raise typer.BadParameter("there are no images")
+    if out.suffix and out.suffix.lower() not in FORMATS and not out.is_dir():
+        raise ValueError(f"{out}: images are written as {', '.join(FORMATS)}, or into a folder")
+    if len(paths) > 1 and out.suffix:
+        raise ValueError(f"{len(paths)} images go into a folder, and {out} is a file's name")
     if len(paths) == 1 and out.suffix.lower() in FORMATS:
         if format:
             raise typer.BadParameter("--format is for a folder: a file's name says its own")
@@ -130,7 +248,10 @@ def _write(
     target.parent.mkdir(parents=True, exist_ok=True)
     partial, name = target.with_name(f"{target.name}.part"), FORMATS[target.suffix.lower()]
     try:
-        save_with_metadata(image, picture, partial, name, QUALITY)
+        if isinstance(image, list):  # frames
+            picture.save(image, partial, name)
+        else:
+            save_with_metadata(image, picture, partial, name, QUALITY)
         added = finish(partial, bits, f"image/{name.lower()}", Path(picture.source)) if finish else {}
         os.replace(partial, target)
     finally:

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from diffmark.cli.c2pa import Chain, PrivateKey, signing
+from diffmark.cli.marks import (
+    DEFAULT_BITS,
+    Account,
+    KeyFile,
+    PayloadBits,
+    PayloadKey,
+    Principal,
+    SecretOption,
+    check_choice,
+    secrets_for,
+)
 from diffmark.cli.opening import Actor, Url, opened
 from diffmark.cli.payloads import read_scheme
 
-if TYPE_CHECKING:
-    from diffmark.codec import Codec
-    from diffmark.generation import Order
-    from diffmark.payload import PayloadScheme
-    from diffmark.registry import Registry
+
+class Layers(str, Enum):
+    """Which marks an image gets; they carry one secret."""
+
+    both = "both"
+    generation = "generation"
+    pixel = "pixel"
 
 
 def generate(
@@ -27,15 +41,15 @@ def generate(
         str, typer.Option(help="An embedded model, a pipeline's folder, or a hub id.")
     ] = "vista",
     codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
-    secret: Annotated[str, typer.Option(help="Hex digits, or 'random' for a fresh one an image.")] = "random",
-    principal: Annotated[
-        str | None, typer.Option(help="Issue a key of the registry an image, to this principal.")
-    ] = None,
-    payload_key: Annotated[
-        Path | None, typer.Option(help="Write payloads under the key in this file (diffmark secret key).")
-    ] = None,
-    account: Annotated[int | None, typer.Option(help="The account in the payload.")] = None,
-    payload_bits: Annotated[str, typer.Option(help="Bits of account, nonce and check.")] = "20,13,12",
+    secret: SecretOption = "random",
+    principal: Principal = None,
+    payload_key: PayloadKey = None,
+    account: Account = None,
+    payload_bits: PayloadBits = DEFAULT_BITS,
+    key: KeyFile = None,
+    layers: Annotated[
+        Layers, typer.Option(help="Both marks, the generation layer's alone, or the pixel layer's alone.")
+    ] = Layers.both,
     count: Annotated[int, typer.Option(min=1, help="Images a prompt.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first image; the next ones count up.")] = 0,
     steps: Annotated[int | None, typer.Option(min=1, help="Denoising steps; 50, or 4 of an LCM.")] = None,
@@ -56,45 +70,46 @@ def generate(
 ) -> None:
     """Generate images that carry a secret."""
     from diffmark.codec import Codec
-    from diffmark.generation import Sampling, generate_into
+    from diffmark.generation import Order, Sampling, generate_into
     from diffmark.pipelines import default_guidance, default_steps, load_pipeline
+    from diffmark.pixel.codec import PixelCodec
     from diffmark.progress import track
 
     texts = _prompts(prompt, prompts)
     loaded = Codec.from_pretrained(codec)
     scheme = read_scheme(payload_key, payload_bits, loaded.config.length)
+    check_choice(secret, principal, scheme, account)
+    pixel = PixelCodec(key) if layers is not Layers.generation else None
+    if layers is Layers.pixel:
+        strength = 0.0
     sampling = Sampling(
         steps or default_steps(model),
         guidance or default_guidance(model),
         strength,
         loaded.config.injection_in(injection) if injection else None,
     )
-    made_by = {"model": model, "codec": codec}
+    made_by = {"model": model, "codec": codec, "layers": layers.value}
+    if pixel is not None:
+        made_by["key_id"] = pixel.key.id
     with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:
         finish = signing(keys, c2pa_cert, c2pa_key)
-        if principal is not None and keys is not None:
-            orders = _issued(texts * count, keys, principal, secret, scheme, seed)
-        else:
-            orders = _orders(texts * count, loaded, secret, scheme, account, seed)
+        prompts_of_all = texts * count
+        length = loaded.config.length
+        secrets = secrets_for(
+            len(prompts_of_all), length, secret, principal, scheme, account, keys, "generate"
+        )
+        orders = [
+            Order(text, bits, seed + i, account)
+            for i, (text, bits) in enumerate(zip(prompts_of_all, secrets, strict=True))
+        ]
         if finish and keys is not None:
             keys.manifests.check(order.secret for order in orders)
         pipe = load_pipeline(model, device)
         pipe.set_progress_bar_config(disable=True)
-        made = generate_into(out, pipe, loaded, orders, sampling, made_by, finish)
+        made = generate_into(out, pipe, loaded, orders, sampling, made_by, finish, pixel)
         for record in track(made, "generating", len(orders)):
             line = f"{out / record['file']}  secret {record['secret']}  seed {record['seed']}  {record['prompt']}"
             typer.echo(json.dumps(record) if as_json else line)
-
-
-def _issued(
-    texts: list[str], keys: Registry, principal: str, secret: str, scheme: PayloadScheme | None, seed: int
-) -> list[Order]:
-    from diffmark.generation import Order
-
-    if secret != "random" or scheme is not None:
-        raise typer.BadParameter("--principal issues the secret: leave out --secret and --payload-key")
-    issued = keys.issue_many([principal] * len(texts), reason="generate")
-    return [Order(text, issued[i].secret, seed + i) for i, text in enumerate(texts)]
 
 
 def _prompts(prompt: str | None, file: Path | None) -> list[str]:
@@ -106,27 +121,3 @@ def _prompts(prompt: str | None, file: Path | None) -> list[str]:
     if not texts or not all(texts):
         raise typer.BadParameter("there is no prompt")
     return texts
-
-
-def _orders(
-    texts: list[str], codec: Codec, secret: str, scheme: PayloadScheme | None, account: int | None, seed: int
-) -> list[Order]:
-    from diffmark.generation import Order
-    from diffmark.secret import from_hex, random_secrets
-
-    if (scheme is None) != (account is None):
-        raise typer.BadParameter("--payload-key and --account go together")
-    length = codec.config.length
-    secrets: Any
-    if scheme is not None and account is not None:
-        if secret != "random":
-            raise typer.BadParameter("a payload makes the secret itself: leave out --secret")
-        secrets = [scheme.encode(account) for _ in texts]
-    elif secret == "random":
-        secrets = random_secrets(len(texts), length)
-    else:
-        secrets = [from_hex(secret, length)] * len(texts)
-    return [
-        Order(text, bits, seed + i, account)
-        for i, (text, bits) in enumerate(zip(texts, secrets, strict=True))
-    ]

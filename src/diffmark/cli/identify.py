@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diffmark.cli.detect import Align
+from diffmark.cli.detect import Align, ReaderName, open_reader
+from diffmark.cli.marks import KeyFile
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
 
 if TYPE_CHECKING:
@@ -33,8 +34,11 @@ def identify(
     together: Annotated[
         bool, typer.Option(help="All images come from one account: sum their evidence.")
     ] = False,
-    codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
-    vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
+    codec: ReaderName = "auto",
+    key: KeyFile = None,
+    vae: Annotated[
+        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
+    ] = None,
     align: Align = False,
     registry: Url = None,
     actor: Actor = None,
@@ -47,7 +51,7 @@ def identify(
     2: an image could not be read, or another error. Every call is written to the registry's audit log before its
     answer is shown.
     """
-    found = list(read(images or [], codec, vae, align))
+    found = list(read(images or [], codec, vae, key, align))
     sources = [(name, values) for name, values in found if values is not None]
     if not found and not bits:
         raise ValueError("give an image, a folder, a file of logits, or --bits HEX")
@@ -67,7 +71,9 @@ def identify(
     raise typer.Exit(2 if unreadable else 0 if all(result.verdict for result in results) else 1)
 
 
-def read(names: list[str], codec: str, vae: str | None, align: bool) -> Iterator[tuple[str, Any]]:
+def read(
+    names: list[str], codec: str, vae: str | None, key: Path | None, align: bool
+) -> Iterator[tuple[str, Any]]:
     """(name, logits (64, 2)) of every image or row of a logits file; None for an image that cannot be read."""
     from diffmark.cli.detect import expand
     from diffmark.progress import track
@@ -78,10 +84,9 @@ def read(names: list[str], codec: str, vae: str | None, align: bool) -> Iterator
         if path not in pictures:
             yield from read_logits(path)
     if pictures:
-        from diffmark.detection import Detector
         from diffmark.images import ImageError
 
-        outcomes = Detector.from_pretrained(codec, vae, align=align).scan(pictures)
+        outcomes = open_reader(codec, vae, key, align=align).scan(pictures)
         for path, outcome in zip(pictures, track(outcomes, "reading", len(pictures)), strict=True):
             if isinstance(outcome, ImageError):
                 typer.echo(f"error: {outcome}", err=True)

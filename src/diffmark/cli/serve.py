@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diffmark.cli.detect import ReaderName
+from diffmark.cli.marks import KeyFile
 from diffmark.cli.opening import Actor, Json, Url, opened, show
+
+if TYPE_CHECKING:
+    from diffmark.server.painting import Painter
+    from diffmark.server.service import Service
 
 tokens = typer.Typer(help="Credentials of the HTTP service.", no_args_is_help=True)
 
@@ -31,8 +37,11 @@ def serve(
     actor: Actor = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
-    codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
-    vae: Annotated[str | None, typer.Option(help="Autoencoder: a pipeline's folder or hub id.")] = None,
+    codec: ReaderName = "auto",
+    key: KeyFile = None,
+    vae: Annotated[
+        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
+    ] = None,
     fpr: Annotated[float, typer.Option(help="False-positive rate of verdicts.")] = 1e-3,
     model: Annotated[
         str | None,
@@ -45,19 +54,30 @@ def serve(
     """Start the HTTP service and the auditor's page. TLS is the job of a proxy in front of it."""
     import uvicorn
 
-    from diffmark.detection import Detector
-    from diffmark.pipelines import find_device
+    from diffmark.readers import open_detector
     from diffmark.server.app import create_app
-    from diffmark.server.painting import Painter
     from diffmark.server.service import Service
 
     with opened(url, actor, index=True) as registry:
-        detector = Detector.from_pretrained(codec, vae, fpr=fpr).to(find_device())
-        model = model or ("vista" if detector.codec.config.family == "vista" else None)
-        painter = Painter.load(model, detector.codec) if model else None
-        app = create_app(Service(detector, registry, painter=painter))
+        detector = open_detector(codec, vae, key, fpr=fpr)
+        service = Service(detector, registry)
+        service.painter = _painter(service, model)
+        app = create_app(service)
         # Connections are kept for longer than proxies keep theirs, so that the service closes none under a request.
         uvicorn.run(app, host=host, port=port, log_config=LOGGING, access_log=False, timeout_keep_alive=75)
+
+
+def _painter(service: Service, model: str | None) -> Painter | None:
+    """What makes images: a model that was asked for, or Vista beside a codec of its family."""
+    from diffmark.server.painting import Painter
+
+    latent = service.reading.latent
+    if model is None and (latent is None or latent.codec.config.family != "vista"):
+        return None
+    if latent is None:
+        raise ValueError("a model needs a latent codec: leave out --codec pixel")
+    pixel = None if service.reading.detector is latent else service.reading.pixel.codec
+    return Painter.load(model or "vista", latent.codec, pixel)
 
 
 @tokens.command()

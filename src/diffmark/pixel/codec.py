@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageChops
 
 from diffmark.images import ImageError, ImageLike, Picture, read_image
 from diffmark.pixel.keys import OperatorKey, as_key
@@ -131,8 +131,9 @@ class PixelCodec:
     ) -> Marked:
         reading = self.read(image, search=False)
         right = int(np.sum((reading.margins > 0) == (secret > 0)))
-        error = np.mean((np.asarray(cover, np.float32) - np.asarray(image, np.float32)) ** 2)
-        psnr = math.inf if error == 0 else 10 * math.log10(255**2 / float(error))
+        change = np.asarray(ImageChops.difference(cover, image).histogram()).reshape(-1, 256).sum(axis=0)
+        error = float(change @ np.arange(256.0) ** 2 / change.sum())
+        psnr = math.inf if error == 0 else 10 * math.log10(255**2 / error)
         if quality < 100 and right < self.length:
             notes.append(
                 f"this picture cannot carry the whole mark: {right} of {self.length} bits are read back"

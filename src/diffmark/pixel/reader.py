@@ -12,7 +12,7 @@ from diffmark.pixel.search import Matrix, Vector, View, climb, undo, views
 
 CLEAR_NATS = 60.0  # evidence at which a plain read is taken as it is
 FOUND_NATS = 20.0  # evidence at which a view is taken for found
-PROMISING_NATS = 6.0  # evidence at which a view is worth refining
+PROMISING_NATS = 6.0  # evidence of the luma bands at which a view is worth refining
 REFINE_ROUNDS = 3
 
 
@@ -42,23 +42,24 @@ def read(planes: NDArray[np.float32], layout: Layout, search: bool = True) -> Re
     best = plain
     for view in views(planes[0], layout.tones):
         found = _refined(planes, layout, view)
-        if found.evidence > max(best.evidence, FOUND_NATS):
+        if found is not None and found.evidence > max(best.evidence, FOUND_NATS):
             best = found
         if best.evidence >= CLEAR_NATS:
             break
     return best
 
 
-def _refined(planes: NDArray[np.float32], layout: Layout, view: View) -> Reading:
-    """The reading in a view, after hill climbing on the evidence of its luma bands."""
+def _refined(planes: NDArray[np.float32], layout: Layout, view: View) -> Reading | None:
+    """The reading in a view after hill climbing on the evidence of its luma bands; None where they have little."""
 
     def value(matrix: Matrix, offset: Vector) -> float:
         frame, present = undo(planes[:1], View.of(matrix, offset))
         return evidence(layout.luma_scores(frame[0], present))
 
     matrix, offset = np.array(view.matrix), np.array(view.offset)
-    if value(matrix, offset) >= PROMISING_NATS:
-        _, matrix, offset = climb(value, matrix, offset, REFINE_ROUNDS, step=0.5)
-        view = View.of(matrix, offset)
+    if value(matrix, offset) < PROMISING_NATS:
+        return None
+    _, matrix, offset = climb(value, matrix, offset, REFINE_ROUNDS, step=0.5)
+    view = View.of(matrix, offset)
     frame, present = undo(planes, view)
     return Reading(layout.scores(frame, present), view)

@@ -24,6 +24,7 @@ from scipy.ndimage import uniform_filter
 from diffmark.pixel.keys import OperatorKey
 
 Plane = NDArray[np.floating[Any]]  # (H, W), single precision
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 FRAME = 512  # pixels a side of the frame
 WINDOW = 11  # pixels a side of the window of local means
@@ -33,9 +34,10 @@ OUTLIER = 3.0  # coefficients beyond so many deviations of their ring are clippe
 AXIS_GUARD = 4  # coefficients next to an axis: straight edges of the frame and of objects
 GRID = 128  # coefficient of a period of 8 pixels of the frame, the block grid of JPEG
 GRID_GUARD = 2
-LUMA = np.array([0.299, 0.587, 0.114])
-BLUE = np.array([-0.168736, -0.331264, 0.5])
-RED = np.array([0.5, -0.418688, -0.081312])
+MAX_AREA = 1024 * 1024  # pixels that a picture is read at
+TO_PLANES = np.array(
+    [[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]], np.float32
+)  # Y, Cb, Cr of red, green, blue
 
 
 def box(values: Plane, size: int = WINDOW) -> Plane:
@@ -57,16 +59,20 @@ def whiten(luma: Plane, present: Plane | None = None) -> Plane:
 
 
 def planes(image: Image.Image) -> NDArray[np.float32]:
-    """Luma, blue and red chroma of an RGB image in its own size, (3, H, W), levels of 0 ... 255."""
-    pixels = np.asarray(image, np.float32)
-    return np.stack([pixels @ weights.astype(np.float32) for weights in (LUMA, BLUE, RED)])
+    """Luma, blue and red chroma of an RGB image, (3, H, W), levels of 0 ... 255; large ones at MAX_AREA pixels."""
+    width, height = image.size
+    scale = min(1.0, (MAX_AREA / (width * height)) ** 0.5)
+    size = (max(1, round(height * scale)), max(1, round(width * scale)))
+    channels = [resample(np.asarray(image.getchannel(name), np.float32), size) for name in "RGB"]
+    return np.tensordot(TO_PLANES, np.stack(channels), axes=1)
 
 
-def resample(plane: Plane, size: tuple[int, int]) -> Plane:
-    """A plane at another (height, width), Lanczos, in floating point."""
-    if plane.shape == size:
+def resample(plane: Plane, size: tuple[int, int], part: Box | None = None) -> Plane:
+    """A plane, or its part (left, top, right, bottom), at another (height, width), Lanczos, in floating point."""
+    if plane.shape == size and part is None:
         return plane
-    return np.asarray(Image.fromarray(plane).resize((size[1], size[0]), Image.Resampling.LANCZOS))
+    image = Image.fromarray(plane)
+    return np.asarray(image.resize((size[1], size[0]), Image.Resampling.LANCZOS, part))
 
 
 def radius(size: int = FRAME) -> NDArray[np.float64]:

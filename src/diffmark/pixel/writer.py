@@ -2,12 +2,12 @@
 
 The residual that is added to a picture is, in luma,
 
-    r = mask * (gain * sum_k w_k sum_b sigma_b P_kb + sum_t c_t tone_t),
+    r = mask * (gain * sum_k w_k sum_b a_b sigma_b P_kb + sum_t c_t tone_t),
 
 with P_kb the pattern of bit b in band k, sigma_b = +-1 the bit, w_k the density of the mark in band k, and a mask
 of local activity; chroma bands have no mask. The tones' amplitudes c_t are fitted so that each stands out of the
 marked picture. The gain is fitted to the picture as it may arrive, after a harsh JPEG, within two bounds of
-visibility.
+visibility. The amplitudes a_b are 1, and more for bits that the picture speaks against.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from PIL import Image, ImageOps
 from scipy.ndimage import minimum_filter
 
 from diffmark.pixel.layout import Layout, gains, to_frame
-from diffmark.pixel.spectrum import FRAME, Plane, box, inverse, planes, resample, whiten
+from diffmark.pixel.spectrum import FRAME, Box, Plane, box, inverse, planes, resample, whiten
 from diffmark.pixel.visibility import Visibility
 from diffmark.secret import Bits
 
@@ -30,10 +30,12 @@ Residual = NDArray[np.float32]  # (3, 512, 512): luma, blue, red chroma, in leve
 
 MIN_QUALITY, MAX_QUALITY = 80.0, 90.0  # SSIMULACRA2: never below, and not below if the mark is read anyway
 ARRIVAL_JPEG = 10  # quality of the JPEG that the picture may arrive as
-ARRIVAL_SCORE = 1.35  # mean score of the bits that is asked for after it
+ARRIVAL_SCORE = 1.3  # mean score of the bits that is asked for after it
 LUMA_RMS = 1.6  # levels, at gain 1
-CHROMA_RMS = 0.45
+CHROMA_RMS = 0.5
+LEAST_SCORE = 1.5  # of every bit in the marked picture as it is, in standard deviations
 MIN_GAIN, MAX_GAIN = 0.1, 5.0
+MARGIN = 0.5  # of quality, for what the last round changes
 LOSS_POWER = 1.2  # 100 - SSIMULACRA2 grows with this power of the gain
 ROUNDS = 3
 TONE_SCORE = 3.6  # of every tone, in root mean powers of what lies around it
@@ -73,26 +75,27 @@ class Writer:
 
     def fit(self, image: Image.Image, secret: Bits) -> Fit:
         """The residual of a secret (L,) for an RGB image."""
-        work = _work_copy(image)
+        work = _within(image, WORK_SIDE)
         frame = to_frame(planes(work))
         mask = masking(frame[0])
         signs = 2 * secret.astype(np.float64) - 1
+        amplitudes = np.ones(len(signs))
         bits = self._bits(signs, mask, min(image.size))
-        views = [Visibility(part) for part in _parts(image)]
+        parts = [Part.of(image, place) for place in _places(image)]
         gain, quality = 1.0, 100.0
         residual = np.zeros_like(bits)
         for last in range(ROUNDS, -1, -1):
             residual = gain * bits
             residual[0] += self._tones(frame[0], residual[0], mask)
-            parts = _parts(add(image, residual))
-            quality = min(view.ssimulacra2(part) for view, part in zip(views, parts, strict=True))
+            quality = min(part.quality(residual) for part in parts)
             if last:
-                score = self._arrival_score(work, residual, signs)
-                gain = self._next_gain(gain, 100 - quality, score)
+                gain = self._next_gain(gain, 100 - quality, self._arrival_score(work, residual, signs))
+                amplitudes += self._missing(to_frame(planes(add(work, residual))), signs)
+                bits = self._bits(signs * amplitudes, mask, min(image.size))
         return Fit(residual, quality)
 
     def _bits(self, signs: NDArray[np.float64], mask: Plane, side: int) -> Residual:
-        """The mark of all bands at gain 1; bands beyond what `side` pixels can hold are left out."""
+        """The mark of all bands for signed amplitudes (L,), without bands that `side` pixels cannot hold."""
         luma = np.zeros(FRAME * FRAME, np.float32)
         residual = np.zeros((3, FRAME, FRAME), np.float32)
         energy = 0.0
@@ -126,14 +129,23 @@ class Writer:
         waves = tones.waves(amplitude) * mask
         return waves * min(1.0, MAX_TONE * float(bits.std()) / max(float(waves.std()), 1e-9))
 
+    def _missing(self, frame: NDArray[np.float32], signs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How much more amplitude each bit needs to be read with LEAST_SCORE from the marked frame, (L,)."""
+        scores = self._scores(frame) * signs
+        return np.maximum(LEAST_SCORE - scores, 0) / max(float(scores.mean()), 1.0)
+
+    def _scores(self, frame: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Scores of all bands together, standard normal where there is no mark, (L,)."""
+        scores = self.layout.scores(frame)
+        weights = gains(scores)
+        return weights @ scores / np.linalg.norm(weights)
+
     def _arrival_score(self, work: Image.Image, residual: Residual, signs: NDArray[np.float64]) -> float:
         """Mean score of the bits, all bands together, after the picture went through a harsh JPEG."""
         buffer = io.BytesIO()
         add(work, residual).save(buffer, "JPEG", quality=ARRIVAL_JPEG)
         with Image.open(buffer) as arrived:
-            scores = self.layout.scores(to_frame(planes(arrived.convert("RGB"))))
-        weights = gains(scores)
-        return float(np.mean(weights @ scores * signs) / np.linalg.norm(weights))
+            return float(np.mean(self._scores(to_frame(planes(arrived.convert("RGB")))) * signs))
 
     def _next_gain(self, gain: float, loss: float, score: float) -> float:
         """The gain that reaches ARRIVAL_SCORE, within the bounds of quality."""
@@ -142,34 +154,62 @@ class Writer:
             return gain * (max(100 - quality, 1e-3) / max(loss, 0.1)) ** (1 / LOSS_POWER)
 
         wanted = gain * (ARRIVAL_SCORE / max(score, 0.1)) ** 0.8
-        wanted = min(max(wanted, at(self.max_quality)), at(self.min_quality))
+        wanted = min(max(wanted, at(self.max_quality)), at(self.min_quality + MARGIN))
         return float(np.clip(wanted, MIN_GAIN, MAX_GAIN))
 
 
-def colours(residual: Residual, size: tuple[int, int]) -> NDArray[np.float32]:
-    """A residual as levels of red, green and blue at (height, width)."""
-    sized = np.stack([resample(plane, size) for plane in residual])
-    return np.tensordot(sized, TO_RGB, axes=(0, 0))
+Place = tuple[int, int, int, int]  # left, top, right, bottom in an image
 
 
-def add(image: Image.Image, residual: Residual) -> Image.Image:
-    """An RGB image with a residual, rounded to 8 bits."""
-    pixels = np.asarray(image, np.float32) + colours(residual, (image.height, image.width))
-    return Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8))
+def colours(residual: Residual, size: tuple[int, int], part: Box | None = None) -> NDArray[np.float32]:
+    """A residual, or part of it, as levels of red, green and blue at (height, width)."""
+    sized = np.stack([resample(plane, size, part) for plane in residual], axis=-1)
+    return np.asarray(sized @ TO_RGB, np.float32)
 
 
-def _work_copy(image: Image.Image) -> Image.Image:
-    if max(image.size) <= WORK_SIDE:
+def add(image: Image.Image, residual: Residual, part: Box | None = None) -> Image.Image:
+    """An RGB image with a residual, or part of it, rounded to 8 bits."""
+    pixels = colours(residual, (image.height, image.width), part)
+    pixels += np.asarray(image)
+    return Image.fromarray(np.clip(np.rint(pixels, out=pixels), 0, 255, out=pixels).astype(np.uint8))
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What visibility is measured on: a picture as people see it, and its place in the frame."""
+
+    cover: Image.Image
+    place: Box  # in the frame
+    visibility: Visibility
+
+    @classmethod
+    def of(cls, image: Image.Image, place: Place | None) -> Part:
+        """A part of the image at full size, or, without a place, all of it at the frame's size."""
+        if place is None:
+            cover, place = _within(image, FRAME), (0, 0, image.width, image.height)
+        else:
+            cover = image.crop(place)
+        x, y = FRAME / image.width, FRAME / image.height
+        left, top, right, bottom = place
+        return cls(cover, (x * left, y * top, x * right, y * bottom), Visibility(cover))
+
+    def quality(self, residual: Residual) -> float:
+        """Estimate of SSIMULACRA2 with this residual."""
+        return self.visibility.ssimulacra2(add(self.cover, residual, self.place))
+
+
+def _within(image: Image.Image, side: int) -> Image.Image:
+    """The image, shrunk to at most `side` pixels a side if it is larger."""
+    if max(image.size) <= side:
         return image
-    return ImageOps.contain(image, (WORK_SIDE, WORK_SIDE), Image.Resampling.LANCZOS)
+    return ImageOps.contain(image, (side, side), Image.Resampling.LANCZOS)
 
 
-def _parts(image: Image.Image) -> list[Image.Image]:
-    """What visibility is measured on: the picture, or tiles of a large one and all of it at the frame's size."""
+def _places(image: Image.Image) -> list[Place | None]:
+    """The whole picture, or tiles of a large one and (None) all of it at the frame's size."""
     if max(image.size) <= WORK_SIDE:
-        return [image]
+        return [(0, 0, image.width, image.height)]
     width, height = min(TILE, image.width), min(TILE, image.height)
     lefts = np.linspace(0, image.width - width, TILES + 2)[1:-1].astype(int)
     tops = np.linspace(0, image.height - height, TILES + 2)[1:-1].astype(int)
-    tiles = [image.crop((x, y, x + width, y + height)) for x in lefts.tolist() for y in tops.tolist()]
-    return [*tiles, ImageOps.contain(image, (FRAME, FRAME), Image.Resampling.LANCZOS)]
+    return [*((x, y, x + width, y + height) for x in lefts.tolist() for y in tops.tolist()), None]

@@ -31,6 +31,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from diffmark import __version__
 from diffmark.images import ImageError
+from diffmark.pixel.writer import MIN_QUALITY
 from diffmark.registry import Registry
 from diffmark.registry.access import ROLES
 from diffmark.registry.errors import NotPermitted, RegistryError
@@ -161,7 +162,7 @@ def create_app(service: Service) -> FastAPI:
     @app.get("/metrics", tags=["state"])
     def metrics() -> Response:
         """Prometheus."""
-        service.metrics.waiting.set(service.batcher.waiting)
+        service.metrics.waiting.set(service.reading.waiting)
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/me", tags=["state"])
@@ -173,7 +174,7 @@ def create_app(service: Service) -> FastAPI:
             expires=token.expires,
             upload_bytes=service.limits.upload_bytes,
             pixels=service.limits.pixels,
-            image_size=list(service.detector.codec.config.image_size),
+            image_size=service.native_size,
             model=service.painter.model if service.painter else None,
         )
 
@@ -230,14 +231,35 @@ def create_app(service: Service) -> FastAPI:
     def embed(
         token: Operator,
         image: Annotated[UploadFile, File(description="The image to mark.")],
-        secret: Annotated[str, Form(description="Hex of the secret.")],
+        secret: Annotated[str | None, Form(description="Hex of the secret.")] = None,
+        principal: Annotated[
+            str | None, Form(max_length=200, description="Issue a key to this principal instead.")
+        ] = None,
+        quality: Annotated[
+            float, Form(ge=0, le=100, description="Least SSIMULACRA2 of the marked picture (pixel layer).")
+        ] = MIN_QUALITY,
         strength: Annotated[
-            float | None, Form(ge=0, le=10, description="Scale of the mark; what suits the codec by default.")
+            float | None,
+            Form(ge=0, le=10, description="Scale of a latent codec's mark; what suits it by default."),
         ] = None,
     ) -> Response:
-        """The image with a mark, as PNG."""
+        """The image with a mark, as PNG: of a given secret, or of a fresh key for a principal (X-Diffmark-Key)."""
         (upload,) = _uploads([image])
-        return Response(service.embed(upload, secret, strength), media_type="image/png")
+        if secret is not None and principal is None:
+            return Response(service.embed(upload, secret, quality, strength), media_type="image/png")
+        if principal is None or secret is not None:
+            raise HTTPException(422, "give either a secret or a principal")
+        registry = _registry(token)
+        try:
+            key = registry.issue(principal, reason="embed")
+        except ValueError as error:  # a principal that will not do
+            raise HTTPException(422, str(error)) from error
+        try:
+            marked = service.embed(upload, key.hex, quality, strength)
+        except BaseException:
+            registry.revoke(key=key.hex, reason="its image was not marked")
+            raise
+        return Response(marked, media_type="image/png", headers={"X-Diffmark-Key": key.hex})
 
     @app.post("/v1/keys", tags=["keys"], status_code=201)
     def issue(token: Operator, request: KeyRequest) -> KeyOut:

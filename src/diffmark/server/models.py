@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field, field_validator
 
-from diffmark.detection import Detection
-from diffmark.evidence import EvidenceMap
+from diffmark.decision import Detection
+from diffmark.evidence_map import EvidenceMap
 from diffmark.registry.answers import Identification
 from diffmark.registry.audit import Entry
 from diffmark.registry.keys import check_principals
@@ -31,6 +31,9 @@ class Found(BaseModel):
     secret: str = Field(description="The bits that were read, as hex.", examples=["3f9c01d2a4b8e677"])
     matches: int | None
     threshold: int | None
+    reader: str = Field(description="Who read it.", examples=["pixel"])
+    tries: int = Field(description="Readers that were tried; the p-value counts them.")
+    key_id: str | None = Field(description="Of the operator key that it was read with.")
     notes: list[str]
 
     @classmethod
@@ -91,6 +94,7 @@ class Evidence(BaseModel):
     secret: str = Field(description="The key that the map speaks for, as hex.", examples=["3f9c01d2a4b8e677"])
     way: str = Field(examples=["matched"])
     scores: list[list[float]] = Field(description="Rows of standard deviations above chance.")
+    missing: float | None = Field(description="Share of the places that should show the mark and do not.")
 
 
 class Examination(BaseModel):
@@ -129,8 +133,8 @@ class Caller(BaseModel):
     expires: int = Field(description="Seconds since 1970.")
     upload_bytes: int
     pixels: int
-    image_size: list[int] = Field(
-        description="Height and width that images are read at.", examples=[[256, 256]]
+    image_size: list[int] | None = Field(
+        description="Height and width that images are made for; null if any will do.", examples=[[256, 256]]
     )
     model: str | None = Field(description="The model behind /v1/generate.", examples=["vista"])
 

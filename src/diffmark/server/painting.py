@@ -13,6 +13,7 @@ from diffmark.codec import Codec
 from diffmark.generation import Order, Sampling, generate
 from diffmark.marking import watermark
 from diffmark.pipelines import default_guidance, load_pipeline
+from diffmark.pixel.codec import PixelCodec
 from diffmark.secret import Bits
 from diffmark.server.models import GenerateRequest
 
@@ -29,15 +30,15 @@ class Painting:
 class Painter:
     """A pipeline that can carry the codec's mark; it raises here if it cannot."""
 
-    def __init__(self, pipe: Any, codec: Codec, model: str) -> None:
-        self.pipe, self.codec, self.model = pipe, codec, model
+    def __init__(self, pipe: Any, codec: Codec, model: str, pixel: PixelCodec | None = None) -> None:
+        self.pipe, self.codec, self.model, self.pixel = pipe, codec, model, pixel
         pipe.set_progress_bar_config(disable=True)
         with watermark(pipe, codec, 0):
             pass
 
     @classmethod
-    def load(cls, model: str, codec: Codec) -> Painter:
-        return cls(load_pipeline(model), codec, model)
+    def load(cls, model: str, codec: Codec, pixel: PixelCodec | None = None) -> Painter:
+        return cls(load_pipeline(model), codec, model, pixel)
 
     def paint(self, request: GenerateRequest, key: str, secret: Bits, deadline: float) -> Painting:
         """The image of a request; TimeoutError at the first step after the deadline (monotonic seconds)."""
@@ -49,7 +50,7 @@ class Painter:
             if time.monotonic() > deadline:
                 raise TimeoutError
 
-        image = generate(self.pipe, self.codec, order, Sampling(request.steps, guidance), check)
+        image = generate(self.pipe, self.codec, order, Sampling(request.steps, guidance), check, self.pixel)
         buffer = io.BytesIO()
         image.save(buffer, "PNG")
         return Painting(buffer.getvalue(), key, seed)

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import io
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from diffmark.detection import Detection, Detector
+from diffmark.decision import Detection
+from diffmark.detection import Detector
 from diffmark.embedding import embed
-from diffmark.evidence import EvidenceMapper
 from diffmark.images import ImageError, Picture, read_image
+from diffmark.pixel.codec import MarkWarning
+from diffmark.pixel.detector import PixelDetector
+from diffmark.readers import JointDetector
 from diffmark.registry import Registry
 from diffmark.registry.access import Access
 from diffmark.secret import as_secrets
-from diffmark.server.batching import Batcher
 from diffmark.server.lane import Lane
 from diffmark.server.limits import Limits, RateLimiter
 from diffmark.server.models import Examination, GenerateRequest
+from diffmark.server.reading import Reading
 from diffmark.server.tokens import Token, Tokens
 
 if TYPE_CHECKING:  # it needs diffusers, which detection does not
@@ -44,36 +48,35 @@ class Metrics:
 class Service:
     """One running service."""
 
-    detector: Detector
+    detector: PixelDetector | JointDetector | Detector
     registry: Registry
     limits: Limits = field(default_factory=Limits)
     capacity: int = 256  # images that may wait
     painter: Painter | None = None  # for /v1/generate
 
     def __post_init__(self) -> None:
-        self.batcher = Batcher(self.detector, self.capacity)
+        self.reading = Reading(self.detector, self.capacity)
         self.tokens = Tokens(self.registry.store.engine)
         self.limiter = RateLimiter(self.limits)
         self.metrics = Metrics()
-        self.mapper = EvidenceMapper(self.detector)
         self.mapping = Lane("maps", MAPS)
         self.painting = Lane("generation", self.limits.painting)
 
+    @property
+    def native_size(self) -> list[int] | None:
+        """Height and width that images are made for; None if any will do."""
+        return list(self.detector.image_size) if isinstance(self.detector, Detector) else None
+
     def detect(self, uploads: Sequence[tuple[str, bytes]], secret: str | None = None) -> list[Detection]:
-        """Detections in the order of the uploads, decoded together with those of other requests."""
-        length = self.detector.codec.config.length
+        """Detections in the order of the uploads, read together with those of other requests."""
         try:
-            secrets = None if secret is None else as_secrets(secret, length)
+            secrets = None if secret is None else as_secrets(secret, self.detector.length)
         except ValueError as error:
             raise ImageError(str(error)) from error
-        size = self.detector.codec.config.image_size
-        pictures = [self._read(upload).resized(size) for upload in uploads]
-        futures = [self.batcher.submit(picture) for picture in pictures]
-        found = []
-        for picture, future in zip(pictures, futures, strict=True):
-            logits = future.result(self.limits.seconds)
-            found.append(self.detector.decide(logits, secrets, picture.source, picture.notes))
-            self.metrics.images.labels(found[-1].verdict).inc()
+        pictures = [self._read(upload) for upload in uploads]
+        found = self.reading.read(pictures, secrets, self.limits.seconds)
+        for one in found:
+            self.metrics.images.labels(one.verdict).inc()
         return found
 
     def _read(self, upload: tuple[str, bytes]) -> Picture:
@@ -86,26 +89,33 @@ class Service:
     def examine(self, upload: tuple[str, bytes], token: Token, reason: str, top: int) -> Examination:
         """Detection, identification if the token's role may, and the evidence map if there is a mark."""
         picture = self._read(upload)
-        native = picture.resized(self.detector.codec.config.image_size)
-        logits = self.batcher.submit(native).result(self.limits.seconds)
-        found = self.detector.decide(logits, None, picture.source, picture.notes)
-        self.metrics.images.labels(found.verdict).inc()
+        (found,) = self.reading.read([picture], None, self.limits.seconds)
         answer = None
         if token.role == "auditor":
             answer = self.registry_of(token.name).identify(found, top, reason=reason)
-        secret = answer.candidates[0].key if answer and answer.verdict else None
+            if answer.verdict:  # one verdict: who is named says that there is a mark
+                key = answer.candidates[0].key
+                found = replace(found, verdict="marked", matched_secret=key)
+        self.metrics.images.labels(found.verdict).inc()
         evidence = None
-        if secret or found.marked:
-            evidence = self.mapping.run(lambda: self.mapper.map(native, secret), self.limits.seconds)
+        if found.marked:
+            draw = self.detector.evidence_map
+            evidence = self.mapping.run(lambda: draw(picture, found), self.limits.seconds)
         return Examination.of(found, picture.image.size, answer, evidence)
 
-    def embed(self, upload: tuple[str, bytes], secret: str, strength: float | None) -> bytes:
-        """The marked image as PNG."""
+    def embed(self, upload: tuple[str, bytes], secret: str, quality: float, strength: float | None) -> bytes:
+        """The marked image as PNG: in the pixel layer, or by the service's latent codec if it has no other."""
         try:
-            secrets = as_secrets(secret, self.detector.codec.config.length)
+            secrets = as_secrets(secret, self.detector.length)
         except ValueError as error:
             raise ImageError(str(error)) from error
-        marked = embed(self._read(upload), self.detector.codec, self.detector.vae, secrets, strength)
+        picture = self._read(upload)
+        if isinstance(self.detector, Detector):
+            marked = embed(picture, self.detector.codec, self.detector.vae, secrets, strength)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", MarkWarning)
+                marked = self.reading.pixel.codec.embed(picture, secrets, quality).image
         buffer = io.BytesIO()
         marked.save(buffer, "PNG")
         return buffer.getvalue()
@@ -133,11 +143,10 @@ class Service:
     def check(self) -> None:
         """Raise unless the database and the decoder's thread answer."""
         len(self.registry)
-        if not self.batcher._thread.is_alive():
-            raise RuntimeError("the decoder's thread has ended")
+        self.reading.check()
 
     def close(self) -> None:
-        self.batcher.close()
+        self.reading.close()
         self.mapping.close()
         self.painting.close()
         self.registry.close()

@@ -2,6 +2,7 @@
 
 const SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 const PARTIAL = 0.8; // share of the picture below which the evidence is called partial
+const MISSING = 0.15; // share of the telling places without the mark above which it is called partial
 const ACCIDENT = "On other kinds of pictures, such as photographs, that happens by accident more often.";
 const number = (value) => value.toLocaleString("en");
 
@@ -92,9 +93,9 @@ function anonymous(found) {
 export function cautions(result, imageSize) {
   const { found, width, height, evidence } = result;
   const { kind } = verdict(result);
-  const [rows, columns] = imageSize;
+  const [rows, columns] = imageSize ?? [0, 0]; // null: pictures of any size and shape are read
   const list = [...found.notes.map((note) => note[0].toUpperCase() + note.slice(1) + ".")];
-  if (evidence && share(evidence.scores) < PARTIAL) {
+  if (evidence && partial(evidence)) {
     list.push("The evidence lies in a part of the picture only: it may be pasted together, retouched or cropped. "
       + "Look at the map.");
   }
@@ -106,13 +107,18 @@ export function cautions(result, imageSize) {
     list.push("The mark tells whose key was written into the picture, not who changed or spread it afterwards.");
     return list;
   }
-  if (Math.abs(Math.log((width / height) * (rows / columns))) > 0.02) {
+  if (imageSize && Math.abs(Math.log((width / height) * (rows / columns))) > 0.02) {
     list.push(`Its shape, ${width} × ${height}, is not the one that marks are made in. If it was cropped, the mark `
       + "no longer lies where it is looked for.");
   }
-  list.push("Rotation, cropping and strong blur weaken or remove the mark. Ask for the original file before you rely "
-    + "on this answer.");
+  list.push((imageSize ? "Rotation, cropping and strong blur weaken" : "Strong blur and regeneration by a model weaken")
+    + " or remove the mark. Ask for the original file before you rely on this answer.");
   return list;
+}
+
+// Whether a part of the picture lacks the mark: known where the reader knows what an untouched picture shows.
+function partial({ scores, missing }) {
+  return missing === null || missing === undefined ? share(scores) < PARTIAL : missing > MISSING;
 }
 
 // Share of the places that fit the key clearly better than chance.

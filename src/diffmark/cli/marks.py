@@ -1,0 +1,66 @@
+"""Which secret each image gets: the options that `generate` and `embed` share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from diffmark.payload import PayloadScheme
+    from diffmark.registry import Registry
+
+SecretOption = Annotated[str, typer.Option(help="Hex digits, or 'random' for a fresh one an image.")]
+Principal = Annotated[
+    str | None, typer.Option(help="Issue a key of the registry an image, to this principal.")
+]
+PayloadKey = Annotated[
+    Path | None, typer.Option(help="Write payloads under the key in this file (diffmark secret key).")
+]
+Account = Annotated[int | None, typer.Option(help="The account in the payload.")]
+PayloadBits = Annotated[str, typer.Option(help="Bits of account, nonce and check.")]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        envvar="DIFFMARK_KEY_FILE",
+        help="File with the operator key of the pixel layer (64 hex digits, mode 600); the public key by default.",
+    ),
+]
+DEFAULT_BITS = "20,13,12"
+
+
+def check_choice(
+    secret: str, principal: str | None, scheme: PayloadScheme | None, account: int | None
+) -> None:
+    """Whether these options name one source of secrets."""
+    if (scheme is None) != (account is None):
+        raise typer.BadParameter("--payload-key and --account go together")
+    if principal is not None and (secret != "random" or scheme is not None):
+        raise typer.BadParameter("--principal issues the secret: leave out --secret and --payload-key")
+    if scheme is not None and secret != "random":
+        raise typer.BadParameter("a payload makes the secret itself: leave out --secret")
+
+
+def secrets_for(
+    count: int,
+    length: int,
+    secret: str,
+    principal: str | None,
+    scheme: PayloadScheme | None,
+    account: int | None,
+    registry: Registry | None,
+    reason: str,
+) -> Sequence[Any]:
+    """Bits of one secret an image; with a principal, keys are issued for all of them at once."""
+    from diffmark.secret import from_hex, random_secrets
+
+    if principal is not None and registry is not None:
+        return [key.secret for key in registry.issue_many([principal] * count, reason=reason)]
+    if scheme is not None and account is not None:
+        return [scheme.encode(account) for _ in range(count)]
+    if secret == "random":
+        return list(random_secrets(count, length))
+    return [from_hex(secret, length)] * count
