@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from pixel_vectors import FIRST, FOLDER, OPERATOR, SECRET, marked, scene
 
 from diffmark.pixel.codec import PixelCodec
-from diffmark.pixel.page import STATIC, constants
+from diffmark.pixel.page import CONSTANTS, STATIC, calibration, constants
 from diffmark.pixel.search import View
 from diffmark.secret import to_hex
 
@@ -85,8 +85,7 @@ def difference(found, reading):
 
 
 def test_the_constants_are_those_of_python():
-    current = (STATIC / "pixel-constants.js").read_text()
-    assert current == constants(), "run `python -m diffmark.pixel.page constants` as its docstring says"
+    assert CONSTANTS.read_text() == constants(calibration()), "run `python -m diffmark.pixel.page`"
 
 
 @pytest.mark.parametrize("key", VECTORS["keys"])
@@ -108,7 +107,7 @@ def test_pictures_have_the_scores_of_the_vectors(page, name):
     assert found["evidence"] == pytest.approx(expected["evidence"], rel=1e-4)
 
 
-@pytest.mark.parametrize("size", [(256, 256), (512, 512), (640, 480), (1500, 1000), (90, 700)])
+@pytest.mark.parametrize("size", [(256, 256), (512, 512), (640, 480), (1500, 1000), (90, 700), (64, 64)])
 def test_scores_are_pythons_at_every_size(page, size):
     codec = PixelCodec()
     for image in (scene(31, size), marked(scene(31, size), codec)):
@@ -186,20 +185,30 @@ def test_readings_in_words(page):
     assert words.startswith("mirrored, rotated by 20 degrees ")
     assert words.endswith("cropped: about 69% of the marked picture is left")
     table = {"negatives": 20_000, "tail": [[0.5, 1], [0.01, 6], [0.001, 9], [0.0001, 12]]}
+    reading = {"width": 300, "height": 200, "flat": False}
     for nats, kind, part in [
         (
             13,
             "named",
             "Of the 20,000 pictures without a mark that this reader was tried on, at most 1 in 10,000",
         ),
-        (10, "stranger", "at most 1 in 1,000"),
+        (10, "named", "at most 1 in 1,000"),
+        (9, "stranger", "at most 1 in 100"),
         (3, "none", "at least 1 in 100"),
         (0, "none", "at least 50 in 100"),
     ]:
-        said = page.evaluate(say, ["blindVerdict", {"evidence": nats}, table, "the public key"])
+        said = page.evaluate(say, ["blindVerdict", {**reading, "evidence": nats}, "the public key", table])
         assert (said["kind"], part in said["sentences"][0]) == (kind, True)
-    said = page.evaluate(say, ["blindVerdict", {"evidence": 99}, None, "the public key"])
+    said = page.evaluate(say, ["blindVerdict", {**reading, "evidence": 99}, "the public key", None])
     assert said["headline"] == "Undecided."
+    for found, part in [
+        ({"height": 40}, "only 300 × 40 pixels; marks are written into pictures of at least 64"),
+        ({"flat": True}, "one flat colour"),
+    ]:
+        said = page.evaluate(
+            say, ["blindVerdict", {**reading, "evidence": 0, **found}, "the public key", table]
+        )
+        assert part in " ".join(said["sentences"])
 
 
 def test_wrong_keys_are_refused(page):

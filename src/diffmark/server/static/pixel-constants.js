@@ -1,4 +1,4 @@
-// Made by `python -m diffmark.pixel.page constants` from the Python modules of the same names.
+// Made by `python -m diffmark.pixel.page` from the Python modules of the same names.
 
 export const KEYS = {
   KEY_BYTES: 32,
@@ -15,9 +15,8 @@ export const SPECTRUM = {
   AXIS_GUARD: 4,
   GRID: 128,
   GRID_GUARD: 2,
-  LUMA: [0.299, 0.587, 0.114],
-  BLUE: [-0.168736, -0.331264, 0.5],
-  RED: [0.5, -0.418688, -0.081312],
+  MAX_AREA: 1048576,
+  TO_PLANES: [[0.29899999499320984, 0.5870000123977661, 0.11400000005960464], [-0.16873599588871002, -0.3312639892101288, 0.5], [0.5, -0.41868799924850464, -0.08131200075149536]],
 };
 
 export const LAYOUT = {
@@ -59,3 +58,12 @@ export const READER = {
   PROMISING_NATS: 6.0,
   REFINE_ROUNDS: 3,
 };
+
+export const CODEC = {
+  MIN_SIDE: 64,
+  MAX_PIXELS: 100000000,
+};
+
+export const MARKED_RATE = 0.001; // share of unmarked pictures called marked
+
+export const CALIBRATION = null;

@@ -1,12 +1,17 @@
 // Pixels of an image file as the reader takes them: upright, sRGB, transparent parts laid on white.
 
-export const MAX_PIXELS = 100_000_000;
+import { CODEC } from "./pixel-constants.js";
+
+const MEGA = 1e6;
 
 // {width, height, data: RGBA} of a File or Blob; an error says why there are none.
 export async function pixelsOf(file) {
   const bitmap = await decoded(file);
   const { width, height } = bitmap;
-  if (width * height > MAX_PIXELS) throw new Error(`${width} × ${height} pixels are more than this page reads.`);
+  if (width * height > CODEC.MAX_PIXELS) {
+    bitmap.close();
+    throw new Error(`It has ${width} × ${height} pixels; up to ${CODEC.MAX_PIXELS / MEGA} megapixels are read.`);
+  }
   const canvas = document.createElement("canvas");
   Object.assign(canvas, { width, height });
   const context = canvas.getContext("2d", { alpha: false, willReadFrequently: true });
@@ -24,6 +29,6 @@ async function decoded(file) {
   try {
     return await createImageBitmap(file, { imageOrientation: "from-image" });
   } catch (error) {
-    throw new Error("This file is damaged, or not an image that this browser can open.");
+    throw new Error("This file is damaged, not an image, or larger than this browser can open.");
   }
 }

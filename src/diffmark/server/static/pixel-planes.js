@@ -3,7 +3,7 @@
 
 import { SPECTRUM } from "./pixel-constants.js";
 
-const { WINDOW, NOISE_FLOOR, CLIP } = SPECTRUM;
+const { WINDOW, NOISE_FLOOR, CLIP, MAX_AREA, TO_PLANES } = SPECTRUM;
 
 export function newPlane(width, height) {
   return { width, height, values: new Float32Array(width * height) };
@@ -16,19 +16,35 @@ export function round(x) {
   return low % 2 === 0 ? low : low + 1;
 }
 
-// Luma, blue or red chroma of RGBA pixels, by the weights of their colours; transparent ones are laid on white.
-export function toPlane({ width, height, data }, weights) {
-  const [red, green, blue] = weights.map(Math.fround);
+// Luma, blue and red chroma of RGBA pixels, levels of 0 ... 255; large pictures at MAX_AREA pixels.
+export function toPlanes(pixels) {
+  const { width, height } = pixels;
+  const scale = Math.min(1, Math.sqrt(MAX_AREA / (width * height)));
+  const [columns, rows] = [width, height].map((side) => Math.max(1, round(side * scale)));
+  const colours = [0, 1, 2].map((place) => resample(colour(pixels, place), columns, rows).values);
+  return TO_PLANES.map((weights) => mixed(colours, weights, columns, rows));
+}
+
+// Red, green or blue; transparent pixels are laid on white.
+function colour({ width, height, data }, place) {
   const plane = newPlane(width, height);
   for (let n = 0, p = 0; n < plane.values.length; n++, p += 4) {
     const alpha = data[p + 3];
-    if (alpha === 255) plane.values[n] = red * data[p] + green * data[p + 1] + blue * data[p + 2];
-    else {
-      const over = (level) => Math.round((level * alpha + 255 * (255 - alpha)) / 255);
-      plane.values[n] = red * over(data[p]) + green * over(data[p + 1]) + blue * over(data[p + 2]);
-    }
+    plane.values[n] = alpha === 255 ? data[p + place]
+      : Math.round((data[p + place] * alpha + 255 * (255 - alpha)) / 255);
   }
   return plane;
+}
+
+function mixed([r, g, b], [red, green, blue], width, height) {
+  const plane = newPlane(width, height);
+  for (let n = 0; n < plane.values.length; n++) plane.values[n] = red * r[n] + green * g[n] + blue * b[n];
+  return plane;
+}
+
+// Whether a plane is one level everywhere.
+export function isFlat({ values }) {
+  return values.every((value) => Math.abs(value - values[0]) < 0.5);
 }
 
 // --- Lanczos, as Pillow resizes images of mode "F": first rows, then columns ---

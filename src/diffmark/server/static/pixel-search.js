@@ -11,7 +11,6 @@ const {
   SCALE_STEP, SHIFT_STEP, BLOCK, SHRINK,
 } = SEARCH;
 const COLUMNS = SIZE / 2 + 1; // of the half spectrum
-const LARGEST = 2 * FRAME; // root of the area that a view is looked up in: larger pictures are shrunk once
 const NEAR = 6; // bins around a peak of the shift and add that belong to it
 const FIRST = Math.trunc(Math.log(MIN_SCALE) / STEP); // the lowest shift of log radius
 const SHIFTS = Math.trunc(Math.log(MAX_SCALE) / STEP) + 1 - FIRST;
@@ -354,14 +353,6 @@ function takePosition(total) {
 }
 
 // --- views ---
-
-// A plane small enough to be looked up again and again.
-export function searchable(plane) {
-  const { width, height } = plane;
-  const scale = LARGEST / Math.sqrt(width * height);
-  if (scale >= 1) return plane;
-  return resample(plane, Math.max(8, round(width * scale)), Math.max(8, round(height * scale)));
-}
 
 // Received planes looked up at the marked frame, and where they are present.
 export function undo(planes, { matrix, offset }) {

@@ -1,4 +1,4 @@
-// Reads one picture after another away from the page, so that it does not freeze.
+// The worker of pixel-aside.js.
 
 import { PixelReader } from "./pixel.js";
 
