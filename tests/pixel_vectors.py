@@ -31,6 +31,10 @@ FIRST = 8  # entries that are written of long lists
 LARGEST = 640  # pixels a side that scenes are painted at
 OPERATOR = bytes(range(32)).hex()
 SECRET = "0123456789abcdef"
+TABLE = {
+    "negatives": 20_000,
+    "tail": [[0.5, 1.5], [0.01, 9.0], [0.001, 14.0], [0.0001, 19.0]],
+}  # for pages in tests
 PICTURES = {  # name: key in hex (None: the public one), number of the scene, (width, height)
     "public.png": (None, 7, (256, 256)),
     "operator.png": (OPERATOR, 12, (200, 150)),

@@ -7,12 +7,11 @@ import io
 
 import pytest
 from PIL import Image
-from pixel_vectors import OPERATOR, SECRET, marked, scene
+from pixel_vectors import OPERATOR, SECRET, TABLE, marked, scene
 
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.page import PAGE, calibration, page
 
-TABLE = {"negatives": 20_000, "tail": [[0.5, 1.5], [0.01, 9.0], [0.001, 14.0], [0.0001, 19.0]]}
 WATCH = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective));
@@ -113,6 +112,17 @@ def test_a_picture_without_a_mark_and_files_that_are_no_pictures(visit):
     assert "This picture could not be read." in text
     assert "damaged, not an image" in text
     assert not tab.locator("#found").is_visible()
+
+
+def test_pictures_that_cannot_be_read_or_marked_are_told_in_clear_words(visit):
+    tab = visit()
+    text = choose(tab, png(Image.new("RGB", (200, 150), (90, 120, 30))))
+    assert "No mark of the public key was found." in text
+    assert "one flat colour" in text
+    assert "No mark of the public key was found." in choose(tab, png(Image.new("RGB", (1, 1))))
+    text = choose(tab, png(Image.new("L", (12_000, 9_000), 90)))
+    assert "This picture could not be read." in text
+    assert "100 megapixels" in text or "larger than this browser can open" in text
 
 
 def test_without_a_table_nothing_is_decided(visit, original):

@@ -45,6 +45,10 @@ NAMES: dict[ModuleType, str] = {
     reader: "CLEAR_NATS FOUND_NATS PROMISING_NATS REFINE_ROUNDS",
     codec: "MIN_SIDE MAX_PIXELS",
 }  # what the reader in JavaScript needs of each module
+MORE: dict[ModuleType, dict[str, Any]] = {
+    keys: {"PUBLIC_PHRASE": PUBLIC_PHRASE},
+    layout: {"LENGTH": layout.PixelConfig().length},
+}
 
 
 def constants(table: Table | None) -> str:
@@ -56,10 +60,7 @@ def constants(table: Table | None) -> str:
     for module, names in NAMES.items():
         name = module.__name__.rpartition(".")[2].upper()
         values = {one: _plain(getattr(module, one)) for one in names.split()}
-        values |= {
-            "KEYS": {"PUBLIC_PHRASE": PUBLIC_PHRASE},
-            "LAYOUT": {"LENGTH": layout.PixelConfig().length},
-        }.get(name, {})
+        values |= MORE.get(module, {})
         lines += ["", f"export const {name} = {{"]
         lines += [f"  {one}: {json.dumps(value)}," for one, value in values.items()]
         lines += ["};"]

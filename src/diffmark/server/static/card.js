@@ -41,6 +41,7 @@ export function showReading(card, found, entry) {
   card.querySelector(".cautions").replaceChildren(element("li", "Read on this device: the picture was not uploaded."));
   card.querySelector(".more").hidden = false;
   card.querySelector(".more summary").textContent = "Bits and evidence";
+  card.querySelector(".more .fine").textContent = "Darker is surer. In a picture without a mark, bits are chance.";
   showBits(card, { margins: found.margins, found: { secret: found.bits } });
   card.querySelector(".facts").replaceChildren(...factList([...factsOf(found, said), ...fileFacts(entry)]));
 }
