@@ -197,12 +197,12 @@ def test_the_keyboard_alone_is_enough(visit, site):
     chooser.value.set_files({"name": "a.png", "mimeType": "image/png", "buffer": shots.png(site["marked"])})
     page.get_by_role("heading", name="issued to user-42").wait_for()
     seen = []
-    for _ in range(7):
+    for _ in range(8):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline != "none", seen
-    assert seen == ["reason", "print", "export", "clear", "INPUT", "SUMMARY", "SUMMARY"]
+    assert seen == ["here", "reason", "print", "export", "clear", "INPUT", "SUMMARY", "SUMMARY"]
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Space")
