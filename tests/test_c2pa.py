@@ -13,7 +13,7 @@ from PIL import Image, PngImagePlugin
 
 from diffmark.c2pa import ALGORITHM, ManifestError, ManifestSigner, active_only, inspect
 from diffmark.cli import main
-from diffmark.detection import Detector
+from diffmark.readers import open_detector
 from diffmark.evaluation.studio import painted_scenes
 from diffmark.registry import NotPermitted, Registry, RegistryError
 from diffmark.registry.backup import backup, restore
@@ -35,7 +35,7 @@ def pem(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def detector():
-    return Detector.from_pretrained("vista")
+    return open_detector()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image, ImageCms
 from PIL.PngImagePlugin import PngInfo
 
 from diffmark import cli
+from diffmark.cli.embed import RECORDS
 from diffmark.codec import Codec
 from diffmark.codec_files import find_codec
 from diffmark.embedding import embed, suited_strength
@@ -124,7 +126,7 @@ def test_a_folder_keeps_its_formats(run, folder, tmp_path):
     with Image.open(tmp_path / "out" / "b.png") as marked:
         assert marked.size == (80, 40)
     assert run(folder, "--out", tmp_path / "webp", "--format", "webp")[0] == 0
-    assert {path.name for path in (tmp_path / "webp").iterdir()} == {"a.webp", "b.webp", "c.webp"}
+    assert {path.name for path in (tmp_path / "webp").iterdir()} == {"a.webp", "b.webp", "c.webp", RECORDS}
 
 
 def test_one_file(run, folder, tmp_path):
@@ -145,7 +147,7 @@ def test_a_bad_file_loses_no_other_and_a_rerun_goes_on(run, folder, tmp_path):
     assert code == 2
     assert f"{folder / 'b.png'}  error: not an image" in text.out
     assert "error: no such file" in text.out
-    assert {path.name for path in out.iterdir()} == {"a.jpg", "c.png"}
+    assert {path.name for path in out.iterdir()} == {"a.jpg", "c.png", RECORDS}
     before = (out / "a.jpg").read_bytes()
     Image.new("RGB", (64, 64)).save(folder / "b.png")
     code, text = run(folder, "--out", out, "--json")
@@ -153,7 +155,10 @@ def test_a_bad_file_loses_no_other_and_a_rerun_goes_on(run, folder, tmp_path):
     assert code == 0
     assert [r.get("skipped") for r in records] == ["there already", None, "there already"]
     assert (out / "a.jpg").read_bytes() == before
-    assert {path.name for path in out.iterdir()} == {"a.jpg", "b.png", "c.png"}
+    assert {path.name for path in out.iterdir()} == {"a.jpg", "b.png", "c.png", RECORDS}
+    assert (out / RECORDS).stat().st_mode & 0o777 == 0o600
+    lines = [json.loads(line) for line in (out / RECORDS).read_text().splitlines()]
+    assert [Path(line["file"]).name for line in lines] == ["a.jpg", "c.png", "b.png"]
 
 
 def test_no_image_takes_the_place_of_another(run, folder, photo, tmp_path):

@@ -42,14 +42,14 @@ def halves(marked, plain):
 @pytest.mark.parametrize("way", ["matched", "occlusion"])
 @pytest.mark.parametrize("given", [True, False])
 def test_the_marked_half_scores_higher(detector, pictures, way, given):
-    mapper = EvidenceMapper(detector, way)
+    mapper, least = EvidenceMapper(detector, way), 1.0 if given else 0.25
     for plain, other in (pictures[:2], pictures[2:]):
         secret = random_secrets()[0]
         marked = embed(plain, detector.codec, detector.vae, secret)
         left, right = np.hsplit(mapper.map(halves(marked, other), secret if given else None).scores, 2)
-        assert left.mean() > right.mean() + 1
+        assert left.mean() > right.mean() + least
         left, right = np.hsplit(mapper.map(halves(other, marked), secret if given else None).scores, 2)
-        assert right.mean() > left.mean() + 1
+        assert right.mean() > left.mean() + least
 
 
 @pytest.mark.parametrize("way", ["matched", "occlusion"])

@@ -7,6 +7,7 @@ from PIL import Image
 from diffmark.evaluation.metrics import (
     bias_figures,
     bit_figures,
+    blockiness,
     detection_figures,
     frechet_distance,
     ms_ssim,
@@ -42,6 +43,15 @@ def test_structural_similarity_falls_with_noise(pair):
     figures = quality_figures([a], [b])
     assert set(figures) == {"psnr", "psnr_min", "ssim", "ms_ssim"}
     assert "ms_ssim" not in quality_figures([a.resize((64, 64))], [b.resize((64, 64))])
+
+
+def test_blockiness_is_seen_on_its_grid_only():
+    tiles = np.random.default_rng(0).integers(100, 150, (16, 16)).repeat(8, 0).repeat(8, 1).astype(np.uint8)
+    noise = np.random.default_rng(1).integers(0, 20, (128, 128)).astype(np.uint8)
+    assert blockiness(Image.fromarray(noise)) == pytest.approx(1, abs=0.1)
+    assert blockiness(Image.fromarray(tiles + noise)) > 1.5
+    assert blockiness(Image.fromarray(np.roll(tiles + noise, 4, (0, 1)))) < 1
+    assert blockiness(Image.new("RGB", (64, 64), "grey")) == 1
 
 
 def test_frechet_distance_of_gaussians():

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from browser import load_screenshots
 from PIL import Image
+from pixel_vectors import OPERATOR, SECRET, TABLE, marked, scene
 
 from diffmark.detection import Detector
 from diffmark.embedding import embed
 from diffmark.evaluation.studio import painted_scenes
+from diffmark.pixel.codec import PixelCodec
+from diffmark.pixel.page import constants
 from diffmark.registry import Registry
 from diffmark.server.app import create_app
 from diffmark.server.limits import Limits
@@ -194,12 +197,12 @@ def test_the_keyboard_alone_is_enough(visit, site):
     chooser.value.set_files({"name": "a.png", "mimeType": "image/png", "buffer": shots.png(site["marked"])})
     page.get_by_role("heading", name="issued to user-42").wait_for()
     seen = []
-    for _ in range(7):
+    for _ in range(8):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline != "none", seen
-    assert seen == ["reason", "print", "export", "clear", "INPUT", "SUMMARY", "SUMMARY"]
+    assert seen == ["here", "reason", "print", "export", "clear", "INPUT", "SUMMARY", "SUMMARY"]
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Space")
@@ -247,3 +250,65 @@ def test_verdicts_and_chances_in_words(visit):
     )
     expected = ["3 in 10¹¹", "1 in 10⁷", "2 in 1,000", "50 in 100", "almost certain", "less than 1 in 10³⁰⁰"]
     assert words == [*expected, "2 in 10⁷", "1 in 1,000,000"]
+
+
+@pytest.fixture
+def read_here(visit):
+    """`read_here(...)`: a page that reads on the device with a table of its own, and what it sent."""
+
+    def make(**options):
+        page = visit(**options)
+        page.route(
+            "**/page/pixel-constants.js",
+            lambda route: route.fulfill(body=constants(TABLE), content_type="text/javascript"),
+        )
+        page.reload()
+        page.get_by_role("button", name="choose files").wait_for()
+        sent: list[str] = []
+        page.on("request", lambda request: sent.append(request.url) if request.method != "GET" else None)
+        page.get_by_label("Read on this device only").check()
+        return page, sent
+
+    return make
+
+
+def test_a_picture_is_read_on_the_device_without_an_upload(read_here):
+    page, sent = read_here()
+    assert not page.get_by_label("Reason").is_visible()
+    image = marked(scene(40, (480, 360)), PixelCodec())
+    give(page, ("turned.png", image.rotate(20, Image.Resampling.BICUBIC, expand=True)))
+    page.get_by_role("heading", name="This picture carries a mark of the public key.").wait_for()
+    page.get_by_text("Bits and evidence").click()
+    text = page.locator(".card").inner_text()
+    for words in (SECRET, "not uploaded", "rotated by 20 degrees counter-clockwise", PixelCodec().key.id):
+        assert words in text
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as JSON").click()
+    (saved,) = json.loads(download.value.path().read_text())["results"]
+    assert (saved["read"], saved["bits"]) == ("on this device", SECRET)
+    assert saved["verdict"] == "This picture carries a mark of the public key."
+    give(page, ("plain.png", scene(44, (320, 240))))
+    page.get_by_role("heading", name="No mark of the public key was found.").wait_for()
+    page.set_input_files("#files", {"name": "a.png", "mimeType": "image/png", "buffer": b"not an image"})
+    page.get_by_role("heading", name="This image could not be examined.").wait_for()
+    assert "not an image" in page.locator(".card").first.inner_text()
+    assert sent == []
+
+
+def test_a_pasted_key_reads_on_the_device_and_is_forgotten(read_here):
+    page, sent = read_here()
+    image = marked(scene(12, (256, 256)), PixelCodec(OPERATOR))
+    page.get_by_label("An operator's key").check()
+    page.get_by_label("Key (64 hex digits)").fill("abc")
+    give(page, ("a.png", image))
+    assert "these are 3" in page.locator("#key-error").inner_text()
+    assert page.locator(".card").count() == 0
+    page.get_by_label("Key (64 hex digits)").fill(OPERATOR)
+    give(page, ("a.png", image))
+    page.get_by_role(
+        "heading", name=f"This picture carries a mark of the key {PixelCodec(OPERATOR).key.id}."
+    ).wait_for()
+    assert OPERATOR not in page.locator("body").inner_text()
+    page.get_by_role("button", name="Sign out").click()
+    assert page.locator("#key").input_value() == ""
+    assert sent == []

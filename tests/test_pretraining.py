@@ -129,6 +129,15 @@ def test_a_share_of_a_batch_is_moved_and_logged_apart():
     assert {"accuracy_moved", "accuracy_still"} <= figures.keys()
 
 
+def test_a_share_of_a_batch_is_seen_smooth_and_logged_apart():
+    config = config_of(smooth_share=0.5)
+    codec = Codec(config.codec).train()
+    terms, figures = pretraining_terms(codec, config, 0, Chance(0, 0), 4, None)
+    plain = pretraining_terms(codec, config_of(), 0, Chance(0, 0), 4, None)[0]
+    assert 0 <= figures["accuracy_smoothed"] <= 1
+    assert terms["noisy"] != plain["noisy"]
+
+
 def test_hosts_are_asked_for(tmp_path):
     with pytest.raises(ValueError, match="give data.pictures"):
         run(config_of(host=True), tmp_path)

@@ -20,6 +20,7 @@ from diffmark.training.config import (
     LogConfig,
     OptimiserConfig,
     PathConfig,
+    RegenerationConfig,
     RobustnessConfig,
     TrainingConfig,
     WeightConfig,
@@ -29,6 +30,7 @@ from diffmark.training.guards import StoppedError
 from diffmark.training.optimisation import Optimiser, make_accelerator
 from diffmark.training.paths import Denoisers, Paths, freeze
 from diffmark.training.pixels import attacked_images, through_pixels
+from diffmark.training.regeneration import regenerate
 from diffmark.training.replay import Replay
 
 BOTH, ENCODER, DECODER = {"encoder", "decoder"}, {"encoder"}, {"decoder"}
@@ -136,6 +138,25 @@ def test_every_loss_reaches_the_networks_that_the_paper_says(mode, vae, denoiser
     assert all(parameter.grad is None for parameter in frozen)
 
 
+def test_algorithm_2_to_the_letter(vae, denoisers):
+    """delta at every step of the bridge, delta / N at every step of the DDIM path, whatever inference does."""
+    config = tiny_config("paper")
+    letter = replace(config.paths, radius=2.0, ddim_injection=Injection("mean"))
+    config = replace(config, paths=letter)
+    paths, codec = paths_of(config, denoisers), codec_of(config)
+    assert paths.bridge_weights.tolist() == [1, 1, 0]  # K = 2
+    assert paths.ddim_weights.tolist() == [0.25] * 4 + [0]  # N = 4
+    terms, _ = step_terms(codec, vae, paths, config, 0, Chance(0, 0), 4)
+    assert {name: reached(term, codec) for name, term in terms.items()} == PAPER
+
+    start, delta = paths.draw(Chance(0, 0), 2), codec.delta(torch.ones(2, 16, dtype=torch.uint8).numpy())
+    alone = Paths(
+        replace(config, codec=replace(config.codec, injection=Injection("mean"))), None, None, denoisers
+    )
+    assert torch.equal(paths.ddim(start, delta), alone.ddim(start, delta))
+    assert not torch.allclose(paths.bridge(start, delta), alone.bridge(start, delta))
+
+
 def test_final_injection_trains_through_the_vae_alone(vae):
     """Regeneration on the bridge teaches the encoder too, and so do attacks."""
     config = tiny_config(
@@ -150,6 +171,33 @@ def test_final_injection_trains_through_the_vae_alone(vae):
     assert "ddim" not in terms
     sum(terms.values()).backward()
     assert all(parameter.grad is None for parameter in vae.parameters())
+
+
+@pytest.mark.parametrize("mode", ["persistent", "final"])
+def test_regeneration_and_perception_teach_the_encoder(mode, vae, denoisers):
+    config = tiny_config(mode)
+    weights = replace(config.weights, regen_diff=1.0, percep=0.1, prvl=0.0, freq=0.0)
+    config = replace(config, weights=weights, regeneration=RegenerationConfig(times=(100, 200), rounds=2))
+    codec, pool = codec_of(config), latents() if mode == "final" else None
+    paths = Paths(config, pool, pool, denoisers)
+    terms, figures = step_terms(codec, vae, paths, config, 0, Chance(0, 0), 4)
+    assert reached(terms["regen_diff"], codec) == BOTH
+    assert reached(terms["percep"], codec) == ENCODER
+    assert 0 <= figures["accuracy_regen_diff"] <= 1
+    sum(terms.values()).backward()
+    assert all(parameter.grad is None for parameter in denoisers.unet.parameters())
+    if mode == "final":
+        with pytest.raises(ValueError, match=r"regen_diff regenerates with a denoiser: give model\.pipeline"):
+            step_terms(codec, vae, paths_of(config, None), config, 0, Chance(0, 0), 4)
+
+
+def test_regeneration_is_drawn_and_stays_near(denoisers):
+    z = 0.5 * torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    mild, strong = RegenerationConfig(times=(1,), steps=1), RegenerationConfig(times=(600,), rounds=3)
+    near, far = (regenerate(z, denoisers, settings, Chance(0, 0)) for settings in (mild, strong))
+    assert (near - z).abs().mean() < 0.2 < (far - z).abs().mean()
+    assert torch.equal(far, regenerate(z, denoisers, strong, Chance(0, 0)))
+    assert not torch.equal(far, regenerate(z, denoisers, strong, Chance(0, 1)))
 
 
 def test_gates_hold_losses_back(vae, denoisers):

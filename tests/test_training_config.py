@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from diffmark.injection import Injection
 from diffmark.training.config import TrainingConfig, read_config
 
 FOLDER = Path(__file__).parents[1] / "configs"
@@ -62,6 +64,12 @@ def test_tables_become_dataclasses(tmp_path):
         ("[paths]\nddim_steps = 0", "without a DDIM path"),
         ("[paths]\nrefresh_every = 4", "needs a replay buffer"),
         ("[paths]\nregen_on = 'z0'", "regen_on is ddim or bridge"),
+        (
+            "[codec]\ninjection = {mode = 'paper'}\n[paths]\nddim_injection = {mode = 'late'}",
+            "must start at the same place, got pictures noised to 0.2, pure noise",
+        ),
+        ("[regeneration]\ntimes = []", "there must be a timestep above 0"),
+        ("[paths]\nddim_injection = 3", "ddim_injection is a table, got 3"),
         ("[log]\nsave_every = 30\nlog_every = 20", "must be a multiple of log_every"),
         ("[codec]\nheight = 33", "cannot be halved"),
         ("seed = = 1", "is not TOML"),
@@ -109,6 +117,8 @@ def test_the_papers_tables_are_the_defaults_and_in_its_run_file():
     assert (weights.orth, weights.prvl, weights.lafid, weights.freq) == (0.1, 1.5, 0.1, 0.5)
     assert (weights.neg, weights.regen) == (0.01, 1.0)
     assert (config.codec.length, config.codec.injection.mode) == (64, "paper")
+    # Algorithm 3, and the two paths of Algorithm 2: delta, delta, delta / N.
+    assert config.injections == (Injection("paper"), Injection("paper"), Injection("mean"))
     pretraining = config.pretraining
     assert (pretraining.steps, pretraining.batch) == (50_000, 64)
     assert (pretraining.encoder_rate, pretraining.decoder_rate) == (3e-4, 1e-4)
@@ -120,3 +130,13 @@ def test_the_papers_tables_are_the_defaults_and_in_its_run_file():
         default.gates,
         default.guard,
     )
+
+
+def test_the_papers_run_on_the_embedded_family_changes_sizes_alone():
+    theirs, ours = (read_config(FOLDER / f"{name}_paper.toml") for name in ("sd15", "vista"))
+    for part in ("delta", "gates", "weights", "pretraining", "guard", "robustness", "injections", "seed"):
+        assert getattr(ours, part) == getattr(theirs, part), part
+    assert replace(ours.codec, height=64, width=64, family="sd") == theirs.codec
+    assert replace(ours.optimiser, precision="bf16") == theirs.optimiser
+    same = {"guidance": 8.5, "checkpointing": True, "region": 32, "radius": 10.0}
+    assert replace(ours.paths, **same) == theirs.paths

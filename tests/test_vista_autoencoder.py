@@ -10,6 +10,7 @@ from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene
 from diffmark.vista.training.autoencoder import gradient_loss, reconstruction_psnr, scaling_factor
+from diffmark.vista.training.decoder import contrast_loss, grid_loss, with_refinement
 
 
 @pytest.fixture
@@ -84,3 +85,51 @@ def test_losses_see_what_they_should(vae: PatchAutoencoder) -> None:
     flat = paint(random_scene(HELD_OUT), 64)
     flat[:] = 128
     assert reconstruction_psnr(vae, [flat])[0] > 60
+
+
+def test_an_untrained_refinement_changes_nothing(vae: PatchAutoencoder, tmp_path: Path) -> None:
+    refined = with_refinement(vae, channels=4, layers=1).eval()
+    x = torch.rand(2, 3, 32, 48) * 2 - 1
+    assert torch.equal(refined(x).sample, vae(x).sample)
+    refined.save_pretrained(tmp_path)
+    again = PatchAutoencoder.from_pretrained(tmp_path).eval()
+    assert again.config.refinement_channels == 4
+    assert torch.equal(again(x).sample, vae(x).sample)
+
+
+def test_a_refinement_can_paint_across_tiles(vae: PatchAutoencoder) -> None:
+    """A step between two tiles becomes a slope, which no tile could paint alone."""
+    refined = with_refinement(vae, channels=8, layers=1)
+    x = torch.zeros(1, 3, 32, 32)
+    x[..., 16:] = 1
+    slope = torch.linspace(0, 1, 32).expand(1, 3, 32, 32)
+    with torch.no_grad():
+        z = refined.encode(x).latent_dist.mode()
+    optimizer = torch.optim.Adam(refined.refinement.parameters(), 1e-2)  # type: ignore[union-attr]
+    for _ in range(60):
+        loss = (refined.decode(z).sample - slope).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    steps = refined.decode(z).sample.detach().diff(dim=-1).abs().mean((0, 1, 2))
+    assert float(steps[15]) < 0.2  # it was 1
+
+
+def test_a_refinement_wants_the_decoder_that_it_was_made_for(vae: PatchAutoencoder) -> None:
+    refined = with_refinement(vae, channels=4, layers=1)
+    with pytest.raises(ValueError, match="another decoder"):
+        with_refinement(refined, channels=0, layers=1)
+
+
+def test_contrast_is_missed_in_soft_pictures() -> None:
+    x = torch.rand(1, 3, 32, 32)
+    soft = torch.nn.functional.avg_pool2d(x, 3, stride=1, padding=1)
+    assert contrast_loss(x, x) == 0
+    assert contrast_loss(x.flip(3), x) < 0.3 * contrast_loss(soft, x)
+
+
+def test_tiles_are_missed_on_their_grid() -> None:
+    tiles = torch.rand(1, 3, 4, 4).repeat_interleave(8, 2).repeat_interleave(8, 3)
+    flat = torch.zeros_like(tiles)
+    assert grid_loss(tiles, flat) > 0.1
+    assert grid_loss(tiles.roll((4, 4), (2, 3)), flat) == 0

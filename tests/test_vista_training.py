@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import ndimage
 
+from diffmark.provenance import weights_digest
 from diffmark.vista import load_pipeline
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.paint import paint
@@ -36,6 +37,7 @@ from diffmark.vista.training.data import (
     photographs,
     places,
 )
+from diffmark.vista.training.decoder import DecoderConfig, denoised, train_decoder
 from diffmark.vista.training.lcm import LCMConfig, LCMJob, boundary_scalings, guidance_embedding, train_lcm
 from diffmark.vista.training.loop import Chance, learning_rate, train
 from diffmark.vista.training.unet import UNetConfig, UNetJob, build_pipeline, train_unet
@@ -58,7 +60,7 @@ def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_run_file_can_be_read_and_says_its_command(path: Path) -> None:
     kinds = {"autoencoder": AutoencoderConfig, "classifier": ClassifierConfig, "lcm": LCMConfig}
-    kinds |= {"compression": CompressionConfig}
+    kinds |= {"compression": CompressionConfig, "decoder": DecoderConfig}
     kinds |= {"unet": UNetConfig, "sibling": UNetConfig, "words": WordsConfig}
     head = path.read_text().splitlines()[:3]
     command = head[0].split()
@@ -247,6 +249,30 @@ def test_autoencoder_run_from_pictures_to_scores(tmp_path: Path) -> None:
     assert 10 < scores["scenes_min"] <= scores["scenes"] < 40
     with pytest.raises(FileNotFoundError, match=r"no \.jpg or \.png"):
         photographs(tmp_path / "run")
+
+
+def test_decoder_run_leaves_the_encoder_alone(tmp_path: Path) -> None:
+    config = DecoderConfig(loop=LOOP, scenes=4, crop=64, refinement_channels=4, refinement_layers=1)
+    pipeline = build_pipeline(tiny_vae(), UNET, tmp_path / "base")
+    pipeline.vae.encoder[1].bias.data[0] = -0.0
+    before = {name: value.clone() for name, value in pipeline.vae.state_dict().items()}
+    trained = train_decoder(config, tmp_path / "whole", pipeline, None)
+    after = trained.state_dict()
+    assert weights_digest(trained.encoder, trained.encoder_skip) == weights_digest(
+        pipeline.vae.encoder, pipeline.vae.encoder_skip
+    )
+    assert not all(torch.equal(before[name], after[name]) for name in before if name.startswith("decoder"))
+    assert (tmp_path / "whole/model/diffusion_pytorch_model.safetensors").exists()
+    train_decoder(config, tmp_path / "parts", pipeline, None, stop_after=2)
+    assert equal(train_decoder(config, tmp_path / "parts", pipeline, None).state_dict(), after)
+
+
+def test_denoised_latents_are_near_and_kept(tmp_path: Path) -> None:
+    pipeline = build_pipeline(tiny_vae(), UNET, tmp_path / "base")
+    latents = encoded(pipeline.vae, tmp_path, 3)
+    smooth = denoised(pipeline, latents, tmp_path, (1, 20))
+    assert 0 < float((smooth - latents).square().mean()) < 0.2
+    assert torch.equal(denoised(pipeline, latents, tmp_path, (1, 20)), smooth)
 
 
 def test_compression_run_trades_bits_for_quality(tmp_path: Path) -> None:

@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from diffmark.evaluation.metrics import blockiness
+from diffmark.provenance import weights_digest
+from diffmark.vae import decode, encode
 from diffmark.vista import library, load_autoencoder, load_classifier, load_pipeline, model_names
 from diffmark.vista.classifier import agreement, targets
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, caption, random_scene
 from diffmark.vista.training.autoencoder import reconstruction_psnr
-from diffmark.vista.training.data import to_tensor
+from diffmark.vista.training.data import to_tensor, to_uint8
 
 
 def size(folder: Path) -> int:
@@ -51,6 +55,25 @@ def test_a_fresh_interpreter_loads_the_pipeline() -> None:
 
 def test_autoencoder_reconstructs_unseen_scenes(pictures: np.ndarray) -> None:
     assert np.mean(reconstruction_psnr(load_autoencoder(), pictures)) > 30
+
+
+def test_the_latent_space_is_the_one_that_denoisers_and_codecs_were_trained_for() -> None:
+    vae = load_autoencoder()
+    assert weights_digest(vae.encoder, vae.encoder_skip, half=True) == "d1b229603f8b1135"
+
+
+@torch.no_grad()
+def test_marks_do_not_show_as_tiles(pictures: np.ndarray) -> None:
+    """Noise on latents, as strong as a mark, does not draw the grid of 8 x 8 pixels into the picture."""
+    vae = load_autoencoder()
+    z = encode(vae, to_tensor(pictures))
+    noise = 0.08 * torch.randn(z.shape, generator=torch.Generator().manual_seed(0))
+    plain, marked = (
+        np.mean([blockiness(Image.fromarray(picture)) for picture in to_uint8(decode(vae, latents))])
+        for latents in (z, z + noise)
+    )
+    assert marked < 1.1 * plain
+    assert 0.7 < plain < 1.2
 
 
 @torch.no_grad()

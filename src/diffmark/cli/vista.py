@@ -185,6 +185,19 @@ def train_autoencoder_command(
     train_autoencoder(read_config(config, AutoencoderConfig), runs / config.stem, photos, stop)
 
 
+@train_app.command("decoder")
+def train_decoder_command(
+    config: Config, base: Base = "vista", runs: Runs = RUNS, photos: Photos = None, stop: Stop = None
+) -> None:
+    """Train the autoencoder's decoder on, with a refinement stage; the encoder stays as it is."""
+    from diffmark.vista import load_pipeline
+    from diffmark.vista.training.config import read_config
+    from diffmark.vista.training.decoder import DecoderConfig, train_decoder
+
+    run = read_config(config, DecoderConfig)
+    train_decoder(run, runs / config.stem, load_pipeline(base), photos, stop)
+
+
 @train_app.command("compression")
 def train_compression_command(
     config: Config, runs: Runs = RUNS, photos: Photos = None, stop: Stop = None

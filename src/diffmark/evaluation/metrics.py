@@ -39,6 +39,17 @@ def ms_ssim(image: Image.Image, other: Image.Image) -> float:
     return float(compute(_tensor(image), _tensor(other), data_range=255))
 
 
+def blockiness(image: Image.Image, side: int = 8) -> float:
+    """Mean step of luma across the grid of side x side blocks over its mean step elsewhere; 1 if unseen."""
+    luma = np.asarray(image.convert("L"), np.float64)
+    across, elsewhere = 0.0, 0.0
+    for axis in (0, 1):
+        steps = np.abs(np.diff(luma, axis=axis)).mean(1 - axis)
+        on_grid = np.arange(1, len(steps) + 1) % side == 0
+        across, elsewhere = across + steps[on_grid].mean(), elsewhere + steps[~on_grid].mean()
+    return float(across / elsewhere) if elsewhere else 1.0
+
+
 def frechet_distance(features: ArrayLike, others: ArrayLike) -> float:
     """Frechet distance of two sets of features, (N, D) each, under a Gaussian model.
 

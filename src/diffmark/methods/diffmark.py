@@ -46,7 +46,7 @@ class DiffMark(Method):
 
     def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
         secrets = np.stack([order.secret for order in orders])
-        with watermark(self.pipe, self.codec, secrets, self.sampling.strength, self.injection):
+        with watermark(self.pipe, self.codec, secrets, self.sampling.strength, self.injection, pixel=False):
             output = self.pipe(
                 [order.prompt for order in orders],
                 num_inference_steps=self.sampling.steps,

@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from diffmark.codec import CodecConfig
+from diffmark.injection import Injection
 from diffmark.training import curriculum
 
 if sys.version_info >= (3, 11):
@@ -112,6 +114,8 @@ class WeightConfig:
     neg: float = 0.01
     regen: float = 1.0
     robust: float = 1.0  # ours: cross-entropy after an attack on pixels
+    regen_diff: float = 0.0  # ours: cross-entropy after noising and denoising
+    percep: float = 0.0  # ours: visible difference of marked and clean pictures
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,10 @@ class PathConfig:
     """The differentiable bridge and the detached DDIM path."""
 
     steps: int = 4  # K of the bridge
+    bridge_injection: Injection | None = (
+        None  # of the bridge alone; None is the codec's, which inference uses
+    )
+    ddim_injection: Injection | None = None  # of the DDIM path alone: in Algorithm 2 delta / N, mode `mean`
     guidance: float = 8.5  # diffusers' scale, w + 1, of LCM and DDIM path
     checkpointing: bool = True
     ddim_steps: int = 50  # N; 0 leaves the DDIM path out
@@ -155,6 +163,29 @@ class RobustnessConfig:
                 raise ValueError(f"unknown attack {name!r}; there are {', '.join(ATTACKS)}")
             if not 0 < strength <= 1:
                 raise ValueError(f"the highest strength of {name} lies in (0, 1], got {strength}")
+
+
+@dataclass(frozen=True)
+class RegenerationConfig:
+    """Noising and denoising by the frozen denoiser between writer and reader, where weights.regen_diff is not 0."""
+
+    times: tuple[int, ...] = (60, 100, 140, 200)  # timesteps, one drawn a step
+    steps: int = 2  # of DDIM back to the image
+    rounds: int = 1  # in a row, at most; a number up to it is drawn a step
+    share: float = 0.5  # of a batch
+
+    def __post_init__(self) -> None:
+        if (
+            not self.times
+            or min(self.times) < 1
+            or self.steps < 1
+            or self.rounds < 1
+            or not 0 < self.share <= 1
+        ):
+            raise ValueError(
+                f"times {self.times}, steps {self.steps}, rounds {self.rounds}, share {self.share}: there must be "
+                "a timestep above 0, a step, a round, and a share in (0, 1]"
+            )
 
 
 @dataclass(frozen=True)
@@ -199,6 +230,7 @@ class TrainingConfig:
     weights: WeightConfig = field(default_factory=WeightConfig)
     paths: PathConfig = field(default_factory=PathConfig)
     robustness: RobustnessConfig = field(default_factory=RobustnessConfig)
+    regeneration: RegenerationConfig = field(default_factory=RegenerationConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     log: LogConfig = field(default_factory=LogConfig)
     pretraining: PretrainingConfig = field(default_factory=lambda: PretrainingConfig())
@@ -211,10 +243,29 @@ class TrainingConfig:
             raise ValueError(
                 "gates.robustness opens within imperceptibility: give gates.imperceptibility >= 0"
             )
+        starts = {_start(injection) for injection in self.injections}
+        if len(starts) > 1:
+            raise ValueError(
+                f"bridge, DDIM path and codec must start at the same place, got {', '.join(sorted(starts))}: "
+                "paths.bridge_injection and paths.ddim_injection may differ from codec.injection in what they add"
+            )
         if self.paths.ddim_steps == 0 and (self.weights.ddim or self.paths.regen_on == "ddim"):
             raise ValueError(
                 "without a DDIM path (paths.ddim_steps = 0) set weights.ddim = 0 and paths.regen_on = 'bridge'"
             )
+
+    @property
+    def injections(self) -> tuple[Injection, Injection, Injection]:
+        """Of the codec, that is of inference; of the bridge; of the DDIM path."""
+        own = self.codec.injection
+        return own, self.paths.bridge_injection or own, self.paths.ddim_injection or own
+
+
+def _start(injection: Injection) -> str:
+    """Where a path with this injection starts, in words."""
+    if injection.mode == "late":
+        return f"pictures noised to {injection.start:g}"
+    return "pictures" if injection.mode == "final" else "pure noise"
 
 
 @dataclass(frozen=True)
@@ -238,6 +289,7 @@ class PretrainingConfig:
     geometry_share: float = 0.5  # of a batch
     sigma_start: float = 0.0  # ours: with delta.normalise, the strength at the first ...
     sigma_end: float = 0.0  # ... and at the last step; 0 takes delta.sigma_start
+    smooth_share: float = 0.0  # ours: of a batch, seen through a 3 x 3 mean, a cheap stand-in for a denoiser
     stop_accuracy: float = 0.99
     stop_after: int = 10  # consecutive steps
 
@@ -258,13 +310,13 @@ def _read_tables(path: Path) -> dict[str, Any]:
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """`above` over `below`, table by table; injection and attacks are given whole, never mixed."""
+    """`above` over `below`, table by table; injections and attacks are given whole, never mixed."""
     merged = dict(below)
     for key, value in above.items():
         mixes = (
             isinstance(value, dict)
             and isinstance(below.get(key), dict)
-            and key not in ("injection", "attacks")
+            and key not in ("injection", "bridge_injection", "ddim_injection", "attacks")
         )
         merged[key] = _merged(below[key], value) if mixes else value
     return merged
@@ -286,6 +338,8 @@ def from_dict(values: dict[str, Any], kind: type[T], where: str) -> T:
 
 
 def _value(value: Any, hint: Any, where: str) -> Any:
+    if isinstance(hint, UnionType):  # something or None, which a run file says by leaving it out
+        hint = get_args(hint)[0]
     if is_dataclass(hint):
         if not isinstance(value, dict):
             raise ValueError(f"{where} is a table, got {value!r}")
@@ -293,6 +347,8 @@ def _value(value: Any, hint: Any, where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     plain = hint if isinstance(hint, type) else get_origin(hint)
+    if plain is tuple and isinstance(value, list):
+        return tuple(value)
     if plain in (int, float, str, bool, dict) and type(value) is not plain:
         raise ValueError(f"{where} is a {plain.__name__}, got {value!r}")
     return value

@@ -24,8 +24,10 @@ from diffmark.training.guards import CollapseGuard, check_finite
 from diffmark.training.meter import Meter
 from diffmark.training.optimisation import Optimiser, make_accelerator, part_size, parts_of_step
 from diffmark.training.paths import Paths, Start, freeze
+from diffmark.training.perception import perceptual_difference
 from diffmark.training.pixels import Terms, round_trip, through_pixels
 from diffmark.training.pretraining import finished, perturb, warm_start
+from diffmark.training.regeneration import regenerate
 from diffmark.training.replay import Replay, Triple
 from diffmark.training.runs import Run
 from diffmark.training.samples import measure, save_samples
@@ -40,7 +42,20 @@ def sigma_of(config: TrainingConfig, step: int) -> float:
 def weights_of(config: TrainingConfig, step: int) -> dict[str, float]:
     """w_i(t) of every loss."""
     weights = config.weights
-    named = ("lcm", "ddim", "mag", "orth", "prvl", "lafid", "freq", "neg", "regen", "robust")
+    named = (
+        "lcm",
+        "ddim",
+        "mag",
+        "orth",
+        "prvl",
+        "lafid",
+        "freq",
+        "neg",
+        "regen",
+        "robust",
+        "regen_diff",
+        "percep",
+    )
     values = {name: float(getattr(weights, name)) for name in named}
     values["kl"] = curriculum.kl_weight(step, weights.kl_start, weights.kl_end, weights.kl_warmup)
     return values
@@ -93,15 +108,33 @@ def step_terms(
         if weights["regen"] and settings.regen_on == "ddim" and triple is not None:
             z_regen = round_trip(autoencoder, vae.decode(autoencoder, triple[0]), settings.rounding)
             terms["regen"] = losses.cross_entropy(codec.decoder(z_regen), triple[1])
-        if weights["prvl"] or settings.regen_on == "bridge" or curriculum.is_open(step, gates.robustness):
+        if weights["regen_diff"]:
+            terms["regen_diff"], figures["accuracy_regen_diff"] = _regenerated(
+                codec, paths, z_bridge, secrets, config, chance
+            )
+        compared = weights["prvl"] or weights["percep"]
+        if compared or settings.regen_on == "bridge" or curriculum.is_open(step, gates.robustness):
             pixels = vae.decode(autoencoder, z_bridge)
-            if weights["prvl"]:
+            if compared:
                 with torch.no_grad():
                     clean_pixels = vae.decode(autoencoder, z_clean)
-                terms["prvl"] = losses.peak_region(pixels, clean_pixels, settings.region)
+                if weights["prvl"]:
+                    terms["prvl"] = losses.peak_region(pixels, clean_pixels, settings.region)
+                terms["percep"] = perceptual_difference(pixels, clean_pixels)
             more, logged = through_pixels(codec, autoencoder, pixels, secrets, config, step, chance)
             terms, figures = {**terms, **more}, {**figures, **logged}
     return {name: term for name, term in terms.items() if weights[name] != 0}, figures
+
+
+def _regenerated(
+    codec: Codec, paths: Paths, z: Tensor, secrets: Tensor, config: TrainingConfig, chance: Chance
+) -> tuple[Tensor, Tensor]:
+    """L_regen_diff on the first images of a batch, and the share of their bits that is read."""
+    if paths.denoisers is None:
+        raise ValueError("weights.regen_diff regenerates with a denoiser: give model.pipeline")
+    count = max(round(config.regeneration.share * len(z)), 1)
+    logits = codec.decoder(regenerate(z[:count], paths.denoisers, config.regeneration, chance))
+    return losses.cross_entropy(logits, secrets[:count]), losses.bit_accuracy(logits, secrets[:count]).mean()
 
 
 def _ddim_triple(

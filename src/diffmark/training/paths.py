@@ -7,7 +7,9 @@ late                      latents of a picture, noised to   K steps of DDIM     
                           the injection's start                                            with guidance
 final                     latents of a picture              none: z0 + delta               none: z0 + delta
 
-The models are frozen, and embeddings of prompts are made once.
+Bridge and DDIM path add delta as the codec's injection says, or each as its own (paths.bridge_injection and
+ddim_injection): the paper's Algorithm 2 has delta at every step of the bridge, delta / N at those of the DDIM path,
+and delta again at inference. The models are frozen, and embeddings of prompts are made once.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class Denoisers:
 
 
 class Paths:
-    """Draws starts and runs both paths, with the shares of one Injection."""
+    """Draws starts and runs both paths, each with the shares of its Injection."""
 
     def __init__(
         self,
@@ -74,11 +76,12 @@ class Paths:
             raise ValueError(f"injection mode {mode!r} goes through a denoiser: give model.pipeline")
         self.uses_lcm = mode not in ("late", "final") and denoisers is not None and denoisers.lcm is not None
         self.bridge_trajectory, self.ddim_trajectory = self._trajectories()
-        self.bridge_weights = shares(self.injection, self.bridge_trajectory)
-        self.ddim_weights = shares(self.injection, self.ddim_trajectory)
+        _, on_bridge, on_ddim = config.injections
+        self.bridge_weights = shares(on_bridge, self.bridge_trajectory)
+        self.ddim_weights = shares(on_ddim, self.ddim_trajectory)
 
     def _trajectories(self) -> tuple[Trajectory, Trajectory]:
-        if self.denoisers is None:
+        if self.denoisers is None or self.injection.mode == "final":
             return NOWHERE, NOWHERE
         paths, scheduler = self.config.paths, self.denoisers.scheduler
         whole = bridge.sampler_trajectory(scheduler, paths.ddim_steps) if paths.ddim_steps else NOWHERE

@@ -46,13 +46,13 @@ def prepare(
     """Load, encode and embed all that a run needs; latents and painted scenes are kept in `cache`."""
     split = _pictures(config, cache)
     denoisers: Denoisers | None = None
-    if config.codec.injection.mode == "final":
+    if config.codec.injection.mode == "final" and not config.weights.regen_diff:
         autoencoder = open_vae(config, device)
     else:
         if not config.model.pipeline:
-            raise ValueError(
-                f"injection mode {config.codec.injection.mode!r} goes through a denoiser: give model.pipeline"
-            )
+            mode = config.codec.injection.mode
+            what = "weights.regen_diff" if mode == "final" else f"injection mode {mode!r}"
+            raise ValueError(f"{what} goes through a denoiser: give model.pipeline")
         prompts = read_prompts(config.data.prompts, split.train if split else None)
         denoisers, own = load_denoisers(config, prompts, device)
         autoencoder = open_vae(config, device) if config.model.vae else own

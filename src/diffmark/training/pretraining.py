@@ -70,6 +70,10 @@ def pretraining_terms(
     if moved:
         strength = curriculum.ramp(step, 0, settings.geometry, settings.geometry_warmup)
         seen = torch.cat([shift_geometry(seen[:moved], strength, chance), seen[moved:]])
+    smoothed = round(settings.smooth_share * count)
+    if smoothed:
+        means = F.avg_pool2d(F.pad(seen[:smoothed], (1, 1, 1, 1), mode="reflect"), 3, stride=1)
+        seen = torch.cat([means, seen[smoothed:]])
     noisy = codec.decoder(seen + sigma_n * chance.normal(*delta.shape))
 
     terms = {
@@ -85,6 +89,8 @@ def pretraining_terms(
         "diversity": 1 - losses.cosines(delta).abs().mean(),
         "sigma_n": torch.tensor(sigma_n),
     }
+    if smoothed:
+        figures["accuracy_smoothed"] = losses.bit_accuracy(noisy[:smoothed], secrets[:smoothed]).mean()
     if moved:
         figures["accuracy_moved"] = losses.bit_accuracy(noisy[:moved], secrets[:moved]).mean()
         figures["accuracy_still"] = losses.bit_accuracy(noisy[moved:], secrets[moved:]).mean()

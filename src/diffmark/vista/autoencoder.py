@@ -15,41 +15,10 @@ from diffusers.models.modeling_outputs import AutoencoderKLOutput
 from diffusers.models.modeling_utils import ModelMixin
 from torch import Tensor, nn
 
+from diffmark.vista.blocks import ChannelNorm, residual_blocks
+from diffmark.vista.refinement import Refinement
+
 PATCH = 4
-
-
-class ChannelNorm(nn.Module):
-    """Layer norm over the channels of each position.
-
-    Unlike a group norm it sees no neighbours: colours do not depend on the rest of the picture, and a crop of
-    a picture has the crop of its latents.
-    """
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-
-
-class ResidualBlock(nn.Module):
-    """Norm, convolution, activation, convolution, added to the input."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.norm = ChannelNorm(channels)
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
-        nn.init.zeros_(self.conv2.weight)  # a block starts as the identity
-        nn.init.zeros_(self.conv2.bias)  # type: ignore[arg-type]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv2(nn.functional.silu(self.conv1(self.norm(x))))
-
-
-def _blocks(channels: int, count: int) -> list[nn.Module]:
-    return [ResidualBlock(channels) for _ in range(count)]
 
 
 class PatchAutoencoder(ModelMixin, ConfigMixin):
@@ -58,7 +27,8 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
     `block_out_channels` are the channels at full, half, quarter and eighth size; there are no layers at half
     size, the entry stands so that pipelines count three halvings. Images are (B, 3, H, W) in [-1, 1], H and W
     multiples of 8; latents (B, latent_channels, H/8, W/8), to be multiplied by `config.scaling_factor`. `family`
-    names the latent space, where it is one that other autoencoders have too.
+    names the latent space, where it is one that other autoencoders have too. `refinement_channels` is the width of
+    the decoder's last stage (diffmark.vista.refinement), 0 for a decoder without one.
     """
 
     _supports_gradient_checkpointing = False
@@ -76,25 +46,27 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
         shift_factor: float = 0.0,  # pipelines of SD3 and FLUX ask for it
         force_upcast: bool = False,
         family: str | None = None,
+        refinement_channels: int = 0,
+        refinement_layers: int = 2,
     ) -> None:
         super().__init__()
         full, _, quarter, eighth = block_out_channels
         self.encoder = nn.Sequential(
             nn.PixelUnshuffle(PATCH),
             nn.Conv2d(in_channels * PATCH**2, quarter, 3, padding=1),
-            *_blocks(quarter, layers_per_block),
+            *residual_blocks(quarter, layers_per_block),
             nn.Conv2d(quarter, eighth, 4, stride=2, padding=1),
-            *_blocks(eighth, layers_per_block),
+            *residual_blocks(eighth, layers_per_block),
             ChannelNorm(eighth),
             nn.SiLU(),
             nn.Conv2d(eighth, 2 * latent_channels, 3, padding=1),  # mean and log variance
         )
         self.decoder = nn.Sequential(
             nn.Conv2d(latent_channels, eighth, 3, padding=1),
-            *_blocks(eighth, layers_per_block),
+            *residual_blocks(eighth, layers_per_block),
             nn.Conv2d(eighth, quarter * 4, 3, padding=1),
             nn.PixelShuffle(2),
-            *_blocks(quarter, layers_per_block),
+            *residual_blocks(quarter, layers_per_block),
             ChannelNorm(quarter),
             nn.SiLU(),
             nn.Conv2d(quarter, full * PATCH**2, 3, padding=1),
@@ -111,6 +83,11 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
             nn.Conv2d(latent_channels, out_channels * 64, 1, bias=False), nn.PixelShuffle(8)
         )
         self._start_as_mosaic(latent_channels, in_channels)
+        self.refinement = (
+            Refinement(latent_channels, out_channels, refinement_channels, refinement_layers)
+            if refinement_channels
+            else None
+        )
         self.use_slicing = False
 
     @torch.no_grad()
@@ -145,8 +122,12 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
 
     def decode(self, z: Tensor, return_dict: bool = True, generator: torch.Generator | None = None) -> Any:
         """Unscaled latents (B, C, h, w) to images (B, 3, 8h, 8w) near [-1, 1]; `generator` is not used."""
-        sample = self._sliced(lambda part: self.decoder(part) + self.decoder_skip(part), z)
+        sample = self._sliced(self._decoded, z)
         return DecoderOutput(sample=sample) if return_dict else (sample,)
+
+    def _decoded(self, z: Tensor) -> Tensor:
+        picture = self.decoder(z) + self.decoder_skip(z)
+        return picture if self.refinement is None else self.refinement(picture, z)
 
     def forward(
         self,

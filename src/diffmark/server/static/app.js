@@ -1,7 +1,11 @@
 // The auditor's page: signing in, a queue of images, the report, the history.
 
 import * as api from "/page/api.js";
-import { element, makeCard, showError, showProgress, showResult, waitAgain } from "/page/card.js";
+import { makeCard, showError, showProgress, showReading, showResult, waitAgain } from "/page/card.js";
+import { readAside } from "/page/pixel-aside.js";
+import { chosenKey, forgetKey, watchKey } from "/page/pixel-form.js";
+import { blindVerdict, keyInWords } from "/page/pixel-words.js";
+import { element } from "/page/shown.js";
 import { bytes, verdict } from "/page/words.js";
 
 const AT_ONCE = 2; // images on their way at a time
@@ -9,7 +13,7 @@ const PAGE = 20; // entries of the history
 const $ = (id) => document.getElementById(id);
 
 let caller = null;
-let entries = []; // {file, reason, sha256, examined, result}
+let entries = []; // {file, ask, reason, stop, sha256, examined, result, said}
 let waiting = [];
 let running = 0;
 let shown = PAGE;
@@ -43,6 +47,8 @@ function open(found) {
 function close(message = "") {
   api.signOut();
   clear();
+  $("here").checked = false;
+  showWhere();
   caller = null;
   $("history").open = false;
   $("entries").replaceChildren();
@@ -72,6 +78,16 @@ $("sign-out").addEventListener("click", () => close());
 
 // --- images in: chosen, dropped, pasted ---
 
+$("here").addEventListener("change", showWhere);
+watchKey(chosenKey);
+
+function showWhere() {
+  const here = $("here").checked;
+  $("here-keys").hidden = !here;
+  $("reason-field").hidden = here; // for the audit log, which hears nothing of it
+  if (!here) forgetKey();
+}
+
 $("choose").addEventListener("click", () => $("files").click());
 $("files").addEventListener("change", (event) => {
   add(event.target.files);
@@ -98,8 +114,16 @@ document.addEventListener("paste", (event) => {
 
 function add(files) {
   if (!accepts()) return;
+  const here = $("here").checked;
+  const key = here ? chosenKey() : null;
+  if (key === undefined) {
+    $("key").focus(); // the form says what is wrong
+    return;
+  }
+  const ask = here ? (entry) => readHere(entry, key) : askService;
   for (const file of files) {
-    const entry = { file, reason: $("reason").value.trim(), card: makeCard(file), result: null };
+    const reason = here ? "" : $("reason").value.trim();
+    const entry = { file, ask, reason, card: makeCard(file), stop: new AbortController(), result: null };
     entry.card.querySelector(".again").addEventListener("click", () => {
       waitAgain(entry.card);
       enqueue(entry);
@@ -128,24 +152,12 @@ function next() {
 }
 
 async function examine(entry) {
-  const { file, card, reason } = entry;
+  const { file, card } = entry;
   try {
-    if (file.size > caller.upload_bytes) {
-      throw new Error(`It has ${bytes(file.size)}; the service takes ${bytes(caller.upload_bytes)}.`);
-    }
-    showProgress(card, "Sending …", 0);
-    entry.sha256 = await digest(file);
-    const result = await api.examine(
-      file,
-      reason,
-      (share) => showProgress(card, share < 1 ? "Sending …" : "Reading …", share < 1 ? share : null),
-      (seconds) => showProgress(card, `The service is busy; trying again in ${seconds} s …`, null),
-    );
-    entry.examined = Date.now();
-    entry.result = result;
+    const show = await entry.ask(entry);
     if (!entries.includes(entry)) return; // cleared meanwhile
-    showResult(card, result, entry, caller.image_size);
-    announce(`${file.name}: ${verdict(result).headline}`);
+    show();
+    announce(`${file.name}: ${entry.said.headline}`);
   } catch (error) {
     if (!entries.includes(entry)) return;
     if (error.status === 401) {
@@ -155,6 +167,36 @@ async function examine(entry) {
     showError(card, error.message);
     announce(`${file.name} could not be examined: ${error.message}`);
   }
+}
+
+// Both ways to examine a picture note what was found in its entry and return what shows it.
+async function askService(entry) {
+  const { file, card, reason } = entry;
+  if (file.size > caller.upload_bytes) {
+    throw new Error(`It has ${bytes(file.size)}; the service takes ${bytes(caller.upload_bytes)}.`);
+  }
+  showProgress(card, "Sending …", 0);
+  const sha256 = await digest(file);
+  const result = await api.examine(
+    file,
+    reason,
+    (share) => showProgress(card, share < 1 ? "Sending …" : "Reading …", share < 1 ? share : null),
+    (seconds) => showProgress(card, `The service is busy; trying again in ${seconds} s …`, null),
+  );
+  Object.assign(entry, { sha256, examined: Date.now(), result, said: verdict(result) });
+  return () => showResult(card, result, entry, caller.image_size);
+}
+
+async function readHere(entry, key) {
+  const { file, card, stop } = entry;
+  const makeWorker = () => new Worker("/page/pixel-worker.js", { type: "module" });
+  const sha256 = await digest(file);
+  const found = await readAside(file, key, makeWorker, (words) => showProgress(card, words, null), stop.signal);
+  const { keyId, evidence, bits, view, width, height } = found;
+  const result = { read: "on this device", key_id: keyId, evidence, bits, view, width, height };
+  const said = blindVerdict(found, keyInWords(key, found));
+  Object.assign(entry, { sha256, examined: Date.now(), result, said });
+  return () => showReading(card, found, entry);
 }
 
 // Of the file's bytes, in hex; browsers offer it over HTTPS and on this machine only.
@@ -172,7 +214,10 @@ function announce(text) {
 // --- the report ---
 
 function clear() {
-  for (const { card } of entries) URL.revokeObjectURL(card.querySelector("img").src);
+  for (const { card, stop } of entries) {
+    URL.revokeObjectURL(card.querySelector("img").src);
+    stop.abort();
+  }
   entries = [];
   waiting = [];
   $("results").replaceChildren();
@@ -190,13 +235,13 @@ $("export").addEventListener("click", () => {
   const report = {
     created: new Date().toISOString(),
     by: caller.name,
-    results: done.map(({ file, reason, sha256, examined, result }) => ({
+    results: done.map(({ file, reason, sha256, examined, result, said }) => ({
       file: file.name,
       bytes: file.size,
       sha256,
       reason,
       examined: new Date(examined).toISOString(),
-      verdict: verdict(result).headline,
+      verdict: said.headline,
       ...result,
     })),
   };

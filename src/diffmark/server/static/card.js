@@ -1,6 +1,8 @@
 // One image's card: picture, evidence map, verdict, candidates, bits.
 
-import { bitsOf, bytes, cautions, chance, verdict } from "/page/words.js";
+import { factsOf } from "/page/pixel-words.js";
+import { bitCells, element, factList } from "/page/shown.js";
+import { bitsOf, bytes, cautions, chance } from "/page/words.js";
 
 const FAINT = 1;
 const STRONG = 5;
@@ -32,8 +34,20 @@ export function showError(card, message) {
   card.querySelector(".again").hidden = false;
 }
 
+// What was read on this device.
+export function showReading(card, found, entry) {
+  const { said } = entry;
+  finish(card, said.kind, said.headline, said.sentences);
+  card.querySelector(".cautions").replaceChildren(element("li", "Read on this device: the picture was not uploaded."));
+  card.querySelector(".more").hidden = false;
+  card.querySelector(".more summary").textContent = "Bits and evidence";
+  card.querySelector(".more .fine").textContent = "Darker is surer. In a picture without a mark, bits are chance.";
+  showBits(card, { margins: found.margins, found: { secret: found.bits } });
+  card.querySelector(".facts").replaceChildren(...factList([...factsOf(found, said), ...fileFacts(entry)]));
+}
+
 export function showResult(card, result, entry, imageSize) {
-  const said = verdict(result);
+  const { said } = entry;
   finish(card, said.kind, said.headline, said.sentences);
   card.querySelector(".cautions").replaceChildren(
     ...cautions(result, imageSize).map((text) => element("li", text)),
@@ -77,19 +91,12 @@ function showCandidates(card, candidates) {
 function showBits(card, { margins, answer, found }) {
   const nearest = answer?.candidates[0];
   const key = nearest?.key ? bitsOf(nearest.key) : null; // only of an account that is named
-  const scale = [...margins].map(Math.abs).sort((a, b) => a - b)[Math.floor(margins.length / 2)] || 1;
   const wrong = [];
-  const cells = margins.map((margin, place) => {
-    const bit = margin > 0 ? 1 : 0;
-    const cell = element("span", String(bit));
-    const sure = Math.min(Math.abs(margin) / scale, 1);
-    cell.style.setProperty("--sure", (0.08 + 0.92 * sure).toFixed(2));
-    if (sure > 0.55) cell.classList.add("dark");
-    if (key && key[place] !== bit) {
-      cell.classList.add("wrong");
-      wrong.push(place + 1);
-    }
-    return cell;
+  const cells = bitCells(margins);
+  cells.forEach((cell, place) => {
+    if (!key || key[place] === (margins[place] > 0 ? 1 : 0)) return;
+    cell.classList.add("wrong");
+    wrong.push(place + 1);
   });
   const bits = card.querySelector(".bits");
   bits.replaceChildren(...cells);
@@ -99,15 +106,18 @@ function showBits(card, { margins, answer, found }) {
 }
 
 function showFacts(card, entry, result) {
-  const facts = {
-    "Bits as hex": result.found.secret,
-    Size: `${result.width} × ${result.height} pixels`,
-    "SHA-256 of the file": entry.sha256 ?? "not available without HTTPS",
-    Examined: new Date(entry.examined).toLocaleString(),
-  };
-  card.querySelector(".facts").replaceChildren(
-    ...Object.entries(facts).flatMap(([name, value]) => [element("dt", name), element("dd", value, "code")]),
-  );
+  card.querySelector(".facts").replaceChildren(...factList([
+    ["Bits as hex", result.found.secret, "code"],
+    ["Size", `${result.width} × ${result.height} pixels`, "code"],
+    ...fileFacts(entry),
+  ]));
+}
+
+function fileFacts({ sha256, examined }) {
+  return [
+    ["SHA-256 of the file", sha256 ?? "not available without HTTPS", "code"],
+    ["Examined", new Date(examined).toLocaleString(), "code"],
+  ];
 }
 
 // The picture turns grey and is coloured where the evidence is.
@@ -129,11 +139,4 @@ function showMap(card, { scores }) {
     card.querySelector(".scale").hidden = !event.target.checked;
     card.querySelector(".frame").classList.toggle("mapped", event.target.checked);
   };
-}
-
-export function element(tag, text = "", name = "") {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  made.className = name;
-  return made;
 }

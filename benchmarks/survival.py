@@ -1,0 +1,149 @@
+"""What of a codec's mark survives regeneration by models that its training never used, and how it looks.
+
+python benchmarks/survival.py vista --injection persistent --out results/survival/vista_persistent.json
+python benchmarks/survival.py <codec folder> --out <file>
+
+Pictures of unseen prompts, 50 guided steps, through 8-bit images. Regeneration (Regen-Diff), twice (2x-Rinse),
+learned compression (Regen-VAE); with --transfer also the same codec through each sibling's own denoiser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from diffmark import Codec, Detector, watermark
+from diffmark.attacks.regeneration import Regeneration, compression_attack
+from diffmark.codec_files import find_codec
+from diffmark.evaluation.metrics import blockiness, psnr
+from diffmark.evaluation.perception import alignment
+from diffmark.evaluation.studio import unseen_orders
+from diffmark.generation import Order
+from diffmark.injection import Injection
+from diffmark.provenance import provenance, weights_digest
+from diffmark.statistics import clopper_pearson, match_threshold
+from diffmark.vista import load_pipeline, model_digest
+from diffmark.vista.evaluation import contact_sheet
+
+GUIDANCE, STEPS, BATCH, RATE = 4.0, 50, 8, 1e-3
+SIBLINGS = ("vista-ink", "vista-oil", "vista-v", "vista-photographic")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("codec")
+    parser.add_argument(
+        "--injection", help="another mode than the codec's own, at the dose that it has for it"
+    )
+    parser.add_argument("--dose", type=float, help="another dose than the codec's")
+    parser.add_argument("--count", type=int, default=24)
+    parser.add_argument("--first", type=int, default=0, help="first unseen prompt")
+    parser.add_argument("--surrogates", nargs="+", default=["vista-ink", "vista-oil", "vista-v"])
+    parser.add_argument("--transfer", action="store_true")
+    parser.add_argument("--sheet", type=Path, help="PNG of plain pictures over marked ones")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+
+    codec = Codec.from_pretrained(arguments.codec)
+    injection = codec.config.injection
+    if arguments.injection:
+        injection = codec.config.injection_in(arguments.injection)
+    if arguments.dose:
+        injection = replace(injection, dose=arguments.dose)
+    orders = unseen_orders(arguments.count, codec.config.length, arguments.first)
+    pipe = load_pipeline("vista")
+    detector = Detector(codec, pipe.vae)
+    plain, marked = (generated(pipe, codec, orders, injection, strength) for strength in (0.0, 1.0))
+    pairs = list(zip(plain, marked, strict=True))
+    unmarked = np.mean([blockiness(image) for image in plain])
+    found: dict[str, Any] = {
+        "clean": read(detector, marked, orders),
+        "unmarked": read(detector, plain, orders),
+        "psnr": round(float(np.mean([psnr(*pair) for pair in pairs])), 2),
+        "blockiness_over_unmarked": round(float(np.mean([blockiness(i) for i in marked]) / unmarked), 4),
+        "alignment": {
+            "marked": round(alignment(orders, marked), 4),
+            "unmarked": round(alignment(orders, plain), 4),
+        },
+    }
+    for name in arguments.surrogates:
+        surrogate = load_pipeline(name)
+        for kind, rounds, values in (("regeneration", 1, (40, 120, 200)), ("rinse", 2, (20, 60, 100))):
+            attack = Regeneration(surrogate, name, rounds)
+            found[f"{kind}_{name}"] = {
+                str(value): read(detector, attacked(attack, marked, value), orders) for value in values
+            }
+    compression = compression_attack().distort
+    found["compression"] = {
+        str(value): read(detector, attacked(compression, marked, value), orders) for value in (7, 4, 1)
+    }
+    if arguments.transfer:
+        found["transfer"] = {
+            name: read(detector, generated(load_pipeline(name), codec, orders, injection, 1.0), orders)
+            for name in SIBLINGS
+        }
+    config = {"codec": find_codec(arguments.codec).name, "weights": weights_digest(codec, half=True)}
+    config |= {"injection": asdict(injection), "count": arguments.count, "first": arguments.first}
+    config |= {"steps": STEPS, "guidance": GUIDANCE, "rate": RATE, "model": model_digest("vista")}
+    config |= {"surrogates": {name: model_digest(name) for name in arguments.surrogates}}
+    mode = f" --injection {arguments.injection}" if arguments.injection else ""
+    mode += f" --dose {arguments.dose:g}" if arguments.dose else ""
+    command = f"python benchmarks/survival.py {config['codec']}{mode} --count {arguments.count}"
+    arguments.out.write_text(json.dumps({**provenance(command, config), "results": found}, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+    if arguments.sheet:
+        shown = [np.asarray(image) for images in (plain, marked) for image in images[:8]]
+        Image.fromarray(contact_sheet(shown, columns=8)).save(arguments.sheet)
+
+
+def generated(
+    pipe: Any, codec: Codec, orders: list[Order], injection: Injection, strength: float
+) -> list[Image.Image]:
+    """The picture of each order; strength 0 is without a mark."""
+    pipe.set_progress_bar_config(disable=True)
+    images = []
+    for start in range(0, len(orders), BATCH):
+        part = orders[start : start + BATCH]
+        with watermark(pipe, codec, np.stack([order.secret for order in part]), strength, injection):
+            images += pipe(
+                [order.prompt for order in part],
+                num_inference_steps=STEPS,
+                guidance_scale=GUIDANCE,
+                generator=[torch.Generator().manual_seed(order.seed) for order in part],
+            ).images
+    return images
+
+
+def attacked(attack: Any, images: list[Image.Image], value: float) -> list[Image.Image]:
+    """Each image after the attack, with random numbers of its own."""
+    made = []
+    for start in range(0, len(images), BATCH):
+        part = images[start : start + BATCH]
+        made += attack.batch(part, value, [np.random.default_rng([start + i, 1]) for i in range(len(part))])
+    return made
+
+
+def read(detector: Detector, images: list[Image.Image], orders: list[Order]) -> dict[str, Any]:
+    """Share of the bits, and of the images that pass the exact test at a false-positive rate of 0.1%."""
+    matches = np.array(
+        [
+            int(np.sum(found.bits == order.secret))
+            for found, order in zip(detector.detect_many(images), orders, strict=True)
+        ]
+    )
+    length = detector.codec.config.length
+    passed = int((matches >= match_threshold(length, RATE)).sum())
+    interval = [round(value, 4) for value in clopper_pearson(passed, len(matches))]
+    share = round(float(matches.mean() / length), 4)
+    return {"bits": share, "tpr": round(passed / len(matches), 4), "interval_95": interval}
+
+
+if __name__ == "__main__":
+    main()
