@@ -18,17 +18,10 @@ from diffmark.provenance import code_digest, revision
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 EVERY, TEST = 3, 2  # of the sorted files of a folder those with index % EVERY == TEST are reported on
 PARTS = ("tune", "test")
-PIXEL_MODULES = (
-    "codec",
-    "keys",
-    "layout",
-    "reader",
-    "search",
-    "spectrum",
-    "tones",
-    "visibility",
-    "writer",
+READER = tuple(
+    f"pixel/{name}" for name in ("codec", "keys", "layout", "reader", "search", "spectrum", "tones")
 )
+WRITER = (*READER, "pixel/visibility", "pixel/writer")
 
 Row = dict[str, Any]
 
@@ -60,25 +53,20 @@ def one_thread() -> None:
         os.environ[name] = "1"
 
 
-def pixel_code() -> str:
-    """Digest of the pixel layer's code, constants included."""
-    return code_digest(*(f"pixel/{name}" for name in PIXEL_MODULES))
-
-
 class Run:
-    """A folder of rows: what is there already is not made again, and one run has one code and one config."""
+    """A folder of rows: what is there already is not made again; one run has one code (of `modules`) and one config."""
 
-    def __init__(self, folder: Path, config: Row) -> None:
+    def __init__(self, folder: Path, config: Row, modules: tuple[str, ...]) -> None:
         self.folder, self.rows_path = folder, folder / "rows.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
-        path, settings = folder / "run.json", {"config": config, "pixel_code": pixel_code()}
+        path, settings = folder / "run.json", {"config": config, "pixel_code": code_digest(*modules)}
         if path.exists():
             known = json.loads(path.read_text())
             if {name: known[name] for name in settings} != json.loads(json.dumps(settings)):
                 raise ValueError(f"{folder} holds rows of another code or config: give an empty folder")
-            self.revision = known["revision"]
+            self.revision, self.code = known["revision"], known["pixel_code"]
         else:
-            self.revision = revision()
+            self.revision, self.code = revision(), settings["pixel_code"]
             path.write_text(json.dumps({**settings, "revision": self.revision}, indent=2) + "\n")
 
     def rows(self) -> list[Row]:

@@ -223,7 +223,7 @@ def write(run: Run, seed: int, calibration_path: Path, out: Path) -> None:
         "seed": seed,
         "versions": versions(),
         "revision": run.revision,
-        "pixel_code": pictures.pixel_code(),
+        "pixel_code": run.code,
         "command": command_line(),
     }
     calibration = calibrate(rows, head)
@@ -250,7 +250,11 @@ def main() -> None:
     options = parser.parse_args()
     kinds = [folder.name for folder in options.pictures]
     emoji = options.emoji_font.name if options.emoji_font else None
-    run = Run(options.folder, {"folders": kinds, "emoji": emoji, "seed": options.seed, "pages": PAGES})
+    run = Run(
+        options.folder,
+        {"folders": kinds, "emoji": emoji, "seed": options.seed, "pages": PAGES},
+        pictures.READER,
+    )
     if not options.report:
         for part, count in PAGES.items():
             render_pages(options.folder / "pages", part, count, options.seed)

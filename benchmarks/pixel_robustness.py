@@ -205,7 +205,7 @@ def tiny_autoencoder(folder: str, stem: str, channels: int) -> Any:
         layer, rest = name.split(".", 1)
         state[f"decoder.layers.{int(layer) - 1}.{rest}"] = value.float()
     model.load_state_dict(state)
-    return model.eval()
+    return model.eval().to(memory_format=torch.channels_last)
 
 
 def round_trip(folder: str, stem: str, channels: int) -> Distort:
@@ -484,7 +484,7 @@ def write(run: Run, seed: int, out: Path, docs: Path | None) -> None:
     rows = run.rows()
     found = summary(rows)
     head = {"command": command_line(), "seed": seed, "versions": versions(), "revision": run.revision}
-    config = {"fpr": FPR, "pixel_code": pictures.pixel_code(), "folders": run_folders(run)}
+    config = {"fpr": FPR, "pixel_code": run.code, "folders": run_folders(run)}
     out.write_text(json.dumps({**head, "config": config, "results": found}, indent=1) + "\n")
     if docs and docs.exists():
         docs.write_text(fill(docs.read_text(), tables(found)))
@@ -522,7 +522,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/pixel_robustness.json"))
     options = parser.parse_args()
     names = [folder.name for folder in options.pictures]
-    run = Run(options.folder, {"folders": names, "count": options.count, "seed": options.seed})
+    run = Run(
+        options.folder, {"folders": names, "count": options.count, "seed": options.seed}, pictures.WRITER
+    )
     if not options.report:
         paths = chosen(options.pictures, options.count, options.seed)
         autoencoders = str(options.autoencoders) if options.autoencoders else None
