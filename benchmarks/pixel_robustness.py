@@ -42,7 +42,7 @@ from diffmark.statistics import clopper_pearson, match_threshold  # noqa: E402
 FPR = 1e-6
 SIDE = 512
 STRENGTHS = (0.2, 0.4, 0.6, 0.8, 1.0)
-QUALITIES = (75.0, 80.0, 85.0, 90.0)  # of the strength curve
+QUALITIES = (65.0, 70.0, 75.0, 80.0, 85.0, 90.0)  # of the strength curve
 RIVALS = ("rivaGan", "dwtDctSvd", "dwtDct", "blindWatermark")
 LATENT = ("sd", "sdxl", "sd3", "flux")
 ROUND_TRIPS = {
@@ -243,12 +243,12 @@ class Pixel:
 
     name, bits = "pixel", 64
 
-    def __init__(self, min_quality: float | None = None) -> None:
+    def __init__(self, quality: float | None = None) -> None:
         from diffmark.pixel.codec import MarkWarning, PixelCodec
 
         warnings.simplefilter("ignore", MarkWarning)
         self.codec = PixelCodec()
-        self.options = {} if min_quality is None else {"min_quality": min_quality}
+        self.options = {} if quality is None else {"quality": quality}
 
     def embed(self, image: Image.Image, secret: Any) -> Image.Image:
         return self.codec.embed(image, secret, **self.options).image
@@ -258,9 +258,9 @@ class Pixel:
 
 
 @cache
-def method_of(name: str, min_quality: float | None) -> Any:
+def method_of(name: str, quality: float | None) -> Any:
     if name == "pixel":
-        return Pixel(min_quality)
+        return Pixel(quality)
     from family_comparison import FamilyCodec, give_one_thread
 
     from diffmark.methods.classic import BlindWatermark, InvisibleWatermark
@@ -282,11 +282,11 @@ class Task:
     number: int  # of the picture
     size: int = SIDE
     group: str = "figures"  # of attacks: figures, waves, sizes or curve
-    min_quality: float | None = None
+    quality: float | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.method} {self.size} {self.group} {self.min_quality} {self.number}"
+        return f"{self.method} {self.size} {self.group} {self.quality} {self.number}"
 
 
 _state: dict[str, Any] = {}
@@ -300,7 +300,7 @@ def measure(task: Task) -> Row:
     """Visibility of a mark, and matching bits after each attack."""
     with Image.open(_state["paths"][task.number]) as opened:
         cover = ImageOps.fit(opened.convert("RGB"), (task.size, task.size), Image.Resampling.LANCZOS)
-    method = method_of(task.method, task.min_quality)
+    method = method_of(task.method, task.quality)
     rng = np.random.default_rng([_state["seed"], task.number])
     secret = rng.integers(2, size=method.bits, dtype=np.uint8)
     marked = method.embed(cover, secret)
@@ -368,8 +368,8 @@ def summary(rows: list[Row]) -> dict[str, Any]:
 
 
 def group_name(row: Row) -> str:
-    if row["min_quality"] is not None:
-        return f"pixel, quality {row['min_quality']:g}"
+    if row["quality"] is not None:
+        return f"pixel, quality {row['quality']:g}"
     return row["method"] if row["size"] == SIDE else f"{row['method']}, {row['size']} px"
 
 

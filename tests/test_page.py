@@ -12,11 +12,11 @@ from browser import load_screenshots
 from PIL import Image
 from pixel_vectors import OPERATOR, SECRET, TABLE, marked, scene
 
-from diffmark.detection import Detector
-from diffmark.embedding import embed
 from diffmark.evaluation.studio import painted_scenes
+from diffmark.pixel import PixelCodec
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.page import constants
+from diffmark.readers import open_detector
 from diffmark.registry import Registry
 from diffmark.server.app import create_app
 from diffmark.server.limits import Limits
@@ -44,12 +44,12 @@ DROP = """([files, kind]) => {
 def site(tmp_path_factory):
     """A service with a thousand keys, tokens of each role, a marked picture and a plain one."""
     folder = tmp_path_factory.mktemp("site")
-    detector = Detector.from_pretrained("vista")
+    detector = open_detector()
     registry = Registry.open(f"sqlite:///{folder / 'registry.db'}", actor="root")
     registry.import_keys(np.random.default_rng(3).integers(0, 2**64, 1203, np.uint64))
     key = registry.issue("user-42")
     plain, photo = painted_scenes(2, first=61_200)
-    marked = embed(plain, detector.codec, detector.vae, key.secret)
+    marked = PixelCodec().embed(plain, key.secret).image
     tokens = {
         role: grant_token(registry, f"a-{role}", role)[1] for role in ("auditor", "operator", "investigator")
     }

@@ -138,7 +138,7 @@ def test_a_leaning_bit_is_told(load):
 def test_cells_and_tables_say_how_many_pictures_they_are_of(load):
     module = load("pixel_robustness")
     visible = {"ssimulacra2": 86.0, "butteraugli_3": 0.8, "psnr": 43.0}
-    shared = {"method": "pixel", "size": 512, "min_quality": None, "bits": 64}
+    shared = {"method": "pixel", "size": 512, "quality": None, "bits": 64}
     rows = [
         {**shared, "visibility": visible, "matches": {"nothing": 64, "JPEG 50": matches}}
         for matches in (64, 50)

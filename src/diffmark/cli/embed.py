@@ -55,11 +55,14 @@ def embed(
     account: Account = None,
     payload_bits: PayloadBits = DEFAULT_BITS,
     quality: Annotated[
-        float,
+        float | None,
         typer.Option(
-            min=0, max=100, help="Least SSIMULACRA2 of a marked picture: 90 cannot be told apart, 70 is high."
+            min=0,
+            max=100,
+            help="SSIMULACRA2 of a marked picture: 90 cannot be told apart, 70 is high; by default 80 to 90, as the "
+            "picture needs.",
         ),
-    ] = 80.0,
+    ] = None,
     vae: Annotated[
         str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
     ] = None,
@@ -156,7 +159,9 @@ class _Marker:
         return f"  SSIMULACRA2 {record['ssimulacra2']:.1f}, {bits}{notes}"
 
 
-def _pixel_marker(key: Path | None, quality: float, vae: str | None, strength: float | None) -> _Marker:
+def _pixel_marker(
+    key: Path | None, quality: float | None, vae: str | None, strength: float | None
+) -> _Marker:
     import warnings
 
     from diffmark.images import read_image

@@ -57,10 +57,10 @@ class Animation:
 
 
 def mark_animation(
-    animation: Animation, codec: PixelCodec, secret: Bits, min_quality: float
+    animation: Animation, codec: PixelCodec, secret: Bits, quality: float | None
 ) -> tuple[list[Image.Image], dict[str, Any]]:
     """Marked frames, and what was reached in the worst of them."""
-    marked = [codec.embed(frame, secret, min_quality) for frame in animation.frames]
+    marked = [codec.embed(frame, secret, quality) for frame in animation.frames]
     worst = min(marked, key=lambda found: found.bits_read)
     record = worst.to_dict() | {"ssimulacra2": round(min(found.quality for found in marked), 1)}
     notes = dict.fromkeys(note for found in marked for note in found.notes)

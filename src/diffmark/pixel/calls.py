@@ -9,22 +9,19 @@ from diffmark.images import ImageLike
 from diffmark.pixel.codec import Marked, PixelCodec
 from diffmark.pixel.detector import PixelDetector
 from diffmark.pixel.keys import OperatorKey
-from diffmark.pixel.writer import MIN_QUALITY
 from diffmark.secret import SecretLike
 
 KeyLike = OperatorKey | bytes | str | Path | None
 
 
-def embed(
-    image: ImageLike, secret: SecretLike, key: KeyLike = None, min_quality: float = MIN_QUALITY
-) -> Marked:
+def embed(image: ImageLike, secret: SecretLike, key: KeyLike = None, quality: float | None = None) -> Marked:
     """A marked copy of an image (path, bytes, PIL, numpy or torch) that carries a 64-bit secret.
 
     `key` is the operator key: an OperatorKey, 32 bytes, 64 hex digits or a key file; the public key by default.
-    `min_quality` is the least SSIMULACRA2 that the copy may have. `.image` is the picture, and the rest of the
+    `quality` is the SSIMULACRA2 of the copy, by default 80 to 90. `.image` is the picture, and the rest of the
     result says what was reached.
     """
-    return PixelCodec(key).embed(image, secret, min_quality)
+    return PixelCodec(key).embed(image, secret, quality)
 
 
 def detect(

@@ -18,7 +18,7 @@ from diffmark.pixel.keys import OperatorKey, as_key
 from diffmark.pixel.layout import Layout, PixelConfig
 from diffmark.pixel.reader import FOUND_NATS, Reading, read
 from diffmark.pixel.spectrum import planes
-from diffmark.pixel.writer import MIN_QUALITY, Writer, add, colours
+from diffmark.pixel.writer import Writer, add, colours
 from diffmark.secret import Bits, SecretLike, as_secrets, to_hex
 
 NAME = "pixel"
@@ -83,34 +83,34 @@ class PixelCodec:
         """Config and key id: what travels in results. Never the key."""
         return {"reader": NAME, "key_id": self.key.id, "config": self.config.to_dict()}
 
-    def embed(self, image: ImageLike, secret: SecretLike, min_quality: float = MIN_QUALITY) -> Marked:
+    def embed(self, image: ImageLike, secret: SecretLike, quality: float | None = None) -> Marked:
         """A copy of the image, upright RGB, that carries the secret (hex, int, bytes or bits).
 
-        `min_quality` is the least SSIMULACRA2 that the marked picture may have: 90 cannot be told from the
-        original, 70 is high quality. The mark is no stronger than it has to be; 100 leaves the picture as it is.
+        `quality` is the SSIMULACRA2 of the marked picture: 90 cannot be told from the original, 70 is high
+        quality, and 100 leaves the picture as it is. By default it is 80 to 90: no lower than the mark needs.
         """
         secrets = as_secrets(secret, self.length)
         if len(secrets) != 1:
             raise ValueError(f"an image carries one secret, got {len(secrets)}")
         picture = self._markable(image)
         notes = list(picture.notes)
-        if min_quality < SEEN_QUALITY:
-            notes.append(f"a quality of {min_quality:g} allows a mark that can be seen")
-        if min_quality == 100:
+        if quality is not None and quality < SEEN_QUALITY:
+            notes.append(f"a quality of {quality:g} allows a mark that can be seen")
+        if quality == 100:
             notes.append("a quality of 100 leaves no room for a mark: the picture is not marked")
             return self._marked(picture.image, picture.image, secrets[0], 100.0, notes)
         before = self.read(picture, search=False)
         if before.evidence >= FOUND_NATS:
             notes.append("the picture carried a mark of this key already; two marks weaken each other")
-        fit = Writer(self.layout, min_quality).fit(picture.image, secrets[0])
+        fit = Writer(self.layout, quality).fit(picture.image, secrets[0])
         return self._marked(picture.image, add(picture.image, fit.residual), secrets[0], fit.quality, notes)
 
     def residual(
-        self, image: ImageLike, secret: SecretLike, min_quality: float = MIN_QUALITY
+        self, image: ImageLike, secret: SecretLike, quality: float | None = None
     ) -> NDArray[np.float32]:
         """What `embed` adds before it rounds to 8 bits, (H, W, 3) in levels of 0 ... 255."""
         picture = self._markable(image)
-        fit = Writer(self.layout, min_quality).fit(picture.image, as_secrets(secret, self.length)[0])
+        fit = Writer(self.layout, quality).fit(picture.image, as_secrets(secret, self.length)[0])
         return colours(fit.residual, (picture.image.height, picture.image.width))
 
     def read(self, image: ImageLike, search: bool = True) -> Reading:

@@ -28,7 +28,7 @@ from diffmark.secret import Bits
 
 Residual = NDArray[np.float32]  # (3, 512, 512): luma, blue, red chroma, in levels of 0 ... 255
 
-MIN_QUALITY, MAX_QUALITY = 80.0, 90.0  # SSIMULACRA2: never below, and not below if the mark is read anyway
+MIN_QUALITY, MAX_QUALITY = 80.0, 90.0  # SSIMULACRA2: no worse, and no better than a mark that is easy to read
 ARRIVAL_JPEG = 10  # quality of the JPEG that the picture may arrive as
 ARRIVAL_SCORE = 1.25  # mean score of the bits that is asked for after it
 LUMA_RMS = 1.6  # levels, at gain 1
@@ -67,11 +67,11 @@ class Fit:
 class Writer:
     """Writes one secret after another into pictures, with the bands and tones of a layout."""
 
-    def __init__(self, layout: Layout, min_quality: float = MIN_QUALITY) -> None:
-        if not 0 <= min_quality <= 100:
-            raise ValueError(f"a quality is an SSIMULACRA2 score of 0 ... 100, got {min_quality}")
-        self.layout, self.min_quality = layout, min_quality
-        self.max_quality = max(MAX_QUALITY, min_quality)
+    def __init__(self, layout: Layout, quality: float | None = None) -> None:
+        if quality is not None and not 0 <= quality <= 100:
+            raise ValueError(f"a quality is an SSIMULACRA2 score of 0 ... 100, got {quality}")
+        self.layout = layout
+        self.worst, self.best = (MIN_QUALITY, MAX_QUALITY) if quality is None else (quality, quality)
 
     def fit(self, image: Image.Image, secret: Bits) -> Fit:
         """The residual of a secret (L,) for an RGB image."""
@@ -154,7 +154,7 @@ class Writer:
             return gain * (max(100 - quality, 1e-3) / max(loss, 0.1)) ** (1 / LOSS_POWER)
 
         wanted = gain * (ARRIVAL_SCORE / max(score, 0.1)) ** 0.8
-        wanted = min(max(wanted, at(self.max_quality)), at(self.min_quality + MARGIN))
+        wanted = min(max(wanted, at(self.best)), at(min(self.worst + MARGIN, 100)))
         return float(np.clip(wanted, MIN_GAIN, MAX_GAIN))
 
 

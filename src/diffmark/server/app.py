@@ -31,7 +31,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from diffmark import __version__
 from diffmark.images import ImageError
-from diffmark.pixel.writer import MIN_QUALITY
 from diffmark.registry import Registry
 from diffmark.registry.access import ROLES
 from diffmark.registry.errors import NotPermitted, RegistryError
@@ -236,8 +235,13 @@ def create_app(service: Service) -> FastAPI:
             str | None, Form(max_length=200, description="Issue a key to this principal instead.")
         ] = None,
         quality: Annotated[
-            float, Form(ge=0, le=100, description="Least SSIMULACRA2 of the marked picture (pixel layer).")
-        ] = MIN_QUALITY,
+            float | None,
+            Form(
+                ge=0,
+                le=100,
+                description="SSIMULACRA2 of the marked picture (pixel layer); 80 to 90 by default.",
+            ),
+        ] = None,
         strength: Annotated[
             float | None,
             Form(ge=0, le=10, description="Scale of a latent codec's mark; what suits it by default."),

@@ -103,7 +103,9 @@ class Service:
             evidence = self.mapping.run(lambda: draw(picture, found), self.limits.seconds)
         return Examination.of(found, picture.image.size, answer, evidence)
 
-    def embed(self, upload: tuple[str, bytes], secret: str, quality: float, strength: float | None) -> bytes:
+    def embed(
+        self, upload: tuple[str, bytes], secret: str, quality: float | None, strength: float | None
+    ) -> bytes:
         """The marked image as PNG: in the pixel layer, or by the service's latent codec if it has no other."""
         try:
             secrets = as_secrets(secret, self.detector.length)
