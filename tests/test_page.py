@@ -13,7 +13,6 @@ from PIL import Image
 from pixel_vectors import OPERATOR, SECRET, TABLE, marked, scene
 
 from diffmark.evaluation.studio import painted_scenes
-from diffmark.pixel import PixelCodec
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.page import constants
 from diffmark.readers import open_detector

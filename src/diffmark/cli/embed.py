@@ -59,8 +59,8 @@ def embed(
         typer.Option(
             min=0,
             max=100,
-            help="SSIMULACRA2 of a marked picture: 90 cannot be told apart, 70 is high; by default 80 to 90, as the "
-            "picture needs.",
+            help="SSIMULACRA2 of a marked picture: 90 cannot be told apart, 70 is high; by default 80 to 90, "
+            "as the picture needs.",
         ),
     ] = None,
     vae: Annotated[
