@@ -45,17 +45,19 @@ def test_keys_are_fixed_and_differ(load):
 
 def test_a_run_goes_on_where_it_stopped(load, tmp_path):
     pictures = load("pictures")
-    run = pictures.Run(tmp_path / "run", {"seed": 1})
+    run = pictures.Run(tmp_path / "run", {"seed": 1}, pictures.READER)
     run.extend(lambda task: {"id": str(task)}, [0, 1], 1, str)
     with run.rows_path.open("a") as file:
         file.write('{"id": "2", "cut')
     made = []
-    again = pictures.Run(tmp_path / "run", {"seed": 1})
+    again = pictures.Run(tmp_path / "run", {"seed": 1}, pictures.READER)
     again.extend(lambda task: made.append(task) or {"id": str(task)}, [0, 1, 2, 3], 1, str)
     assert made == [2, 3]
     assert sorted(row["id"] for row in again.rows()) == ["0", "1", "2", "3"]
     with pytest.raises(ValueError, match="another code or config"):
-        pictures.Run(tmp_path / "run", {"seed": 2})
+        pictures.Run(tmp_path / "run", {"seed": 1}, pictures.WRITER)
+    with pytest.raises(ValueError, match="another code or config"):
+        pictures.Run(tmp_path / "run", {"seed": 2}, pictures.READER)
 
 
 def test_shares_of_the_tasks_are_all_of_them(load):
@@ -113,7 +115,7 @@ def _unmarked(count, rng, part="tune"):
 def test_a_calibration_keeps_only_tails_that_it_can_know(load):
     module = load("pixel_negatives")
     rows = _unmarked(2000, np.random.default_rng(1))
-    made = module.calibrate(rows, {"seed": 1})
+    made = module.calibrate(rows, {"seed": 1}, pictures.READER)
     assert made["negatives"] == 2000
     assert min(p for p, _ in made["tail"]) == 5e-4
     apart = _unmarked(500, np.random.default_rng(2), "test")
