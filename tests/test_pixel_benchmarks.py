@@ -115,7 +115,7 @@ def _unmarked(count, rng, part="tune"):
 def test_a_calibration_keeps_only_tails_that_it_can_know(load):
     module = load("pixel_negatives")
     rows = _unmarked(2000, np.random.default_rng(1))
-    made = module.calibrate(rows, {"seed": 1}, pictures.READER)
+    made = module.calibrate(rows, {"seed": 1})
     assert made["negatives"] == 2000
     assert min(p for p, _ in made["tail"]) == 5e-4
     apart = _unmarked(500, np.random.default_rng(2), "test")

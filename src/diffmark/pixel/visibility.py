@@ -56,17 +56,20 @@ class Visibility:
 
     def ssimulacra2(self, marked: Image.Image) -> float:
         """Estimate for a marked picture of the same size: 100 is the cover, 90 cannot be told from it."""
-        loss = 0.0
+        errors = self.errors(marked)
+        return 100 - 10 * sum(WEIGHTS[place] * errors[place] for place in WEIGHTS) ** EXPONENT
+
+    def errors(self, marked: Image.Image) -> dict[tuple[int, int], float]:
+        """Mean of 1 - similarity by channel and scale: what the weights are for."""
+        found = {}
         for place, plane in _pyramid(marked):
-            if place not in WEIGHTS:
-                continue
             cover, mean, variance = self._cover[place]
             other_mean, other_variance = _moments(plane)
             covariance = box(cover * plane, WINDOW) - mean * other_mean
             structure = (2 * covariance + STABILISER) / (variance + other_variance + STABILISER)
             error = np.maximum(1 - (1 - (mean - other_mean) ** 2) * structure, 0)
-            loss += WEIGHTS[place] * float(error.mean())
-        return 100 - 10 * loss**EXPONENT
+            found[place] = float(error.mean())
+        return found
 
 
 def _pyramid(image: Image.Image) -> list[tuple[tuple[int, int], Plane]]:
