@@ -6,6 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,3 +131,12 @@ def of_share(items: Sequence[Any], share: str) -> list[Any]:
     if not 1 <= number <= count:
         raise ValueError(f"a share is i/n with 1 <= i <= n, got {share!r}")
     return list(items[number - 1 :: count])
+
+
+def fill(page: Path, tables: dict[str, str]) -> None:
+    """Put tables between their pairs of comments in a page."""
+    text = page.read_text()
+    for name, table in tables.items():
+        new = f"<!-- {name} -->\n{table}\n<!-- end {name} -->"
+        text = re.sub(rf"(?s)<!-- {name} -->.*<!-- end {name} -->", lambda _, new=new: new, text)
+    page.write_text(text)

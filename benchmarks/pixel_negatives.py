@@ -216,8 +216,21 @@ def report(rows: list[Row], calibration: dict[str, Any], seed: int) -> dict[str,
     }
 
 
-def write(run: Run, seed: int, calibration_path: Path, out: Path) -> None:
-    """Both files from the rows that are there."""
+def table(found: dict[str, Any]) -> str:
+    """Stated and observed rates, for the page."""
+    lines = [f"| stated rate | observed on {found['reported_on']:,} pictures kept apart | 95% interval |"]
+    lines.append("| --- | --- | --- |")
+    blind = [(f"blind, {stated:g}", found["false_positives"][f"{stated:g}"]) for stated in STATED]
+    secret = [(f"with a secret, {stated:g}", found["with_secret"][f"{stated:g}"]) for stated in WITH_SECRET]
+    for name, entry in (*blind, *secret):
+        if entry:
+            low, high = entry["interval_95"]
+            lines.append(f"| {name} | {entry['rate']:.2g} | {low:.2g} ... {high:.2g} |")
+    return "\n".join(lines)
+
+
+def write(run: Run, seed: int, calibration_path: Path, out: Path, docs: Path | None) -> None:
+    """Both files from the rows that are there, and the page's table."""
     rows = run.rows()
     head = {
         "seed": seed,
@@ -228,7 +241,10 @@ def write(run: Run, seed: int, calibration_path: Path, out: Path) -> None:
     }
     calibration = calibrate(rows, head)
     calibration_path.write_text(json.dumps(calibration, indent=1) + "\n")
-    out.write_text(json.dumps({**head, "results": report(rows, calibration, seed)}, indent=1) + "\n")
+    found = report(rows, calibration, seed)
+    out.write_text(json.dumps({**head, "results": found}, indent=1) + "\n")
+    if docs:
+        pictures.fill(docs, {"pixel negatives": table(found)})
 
 
 def main() -> None:
@@ -246,6 +262,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--report", action="store_true", help="write the results of the rows that are there")
     parser.add_argument("--calibration", type=Path, default=Path("src/diffmark/pixel/calibration.json"))
+    parser.add_argument("--docs", type=Path, help="page whose table is filled")
     parser.add_argument("--out", type=Path, default=Path("results/pixel_negatives.json"))
     options = parser.parse_args()
     kinds = [folder.name for folder in options.pictures]
@@ -262,7 +279,7 @@ def main() -> None:
         tasks = of_share(range(options.count), options.part)
         run.extend(read_one, tasks, options.jobs, str, prepare, (corpus,))
     if options.part == "1/1":
-        write(run, options.seed, options.calibration, options.out)
+        write(run, options.seed, options.calibration, options.out, options.docs)
 
 
 if __name__ == "__main__":

@@ -471,14 +471,6 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def fill(page: str, made: dict[str, str]) -> str:
-    """A page with tables between their pairs of comments."""
-    for name, table in made.items():
-        new = f"<!-- {name} -->\n{table}\n<!-- end {name} -->"
-        page = re.sub(rf"(?s)<!-- {name} -->.*<!-- end {name} -->", lambda _, new=new: new, page)
-    return page
-
-
 def write(run: Run, seed: int, out: Path, docs: Path | None) -> None:
     """The results of the rows that are there, and the page's tables."""
     rows = run.rows()
@@ -486,8 +478,8 @@ def write(run: Run, seed: int, out: Path, docs: Path | None) -> None:
     head = {"command": command_line(), "seed": seed, "versions": versions(), "revision": run.revision}
     config = {"fpr": FPR, "pixel_code": run.code, "folders": run_folders(run)}
     out.write_text(json.dumps({**head, "config": config, "results": found}, indent=1) + "\n")
-    if docs and docs.exists():
-        docs.write_text(fill(docs.read_text(), tables(found)))
+    if docs:
+        pictures.fill(docs, tables(found))
 
 
 def run_folders(run: Run) -> list[str]:
