@@ -67,7 +67,7 @@ def give_one_thread() -> None:
 
 
 class Run:
-    """A folder of rows: what is there already is not made again. One run has one code, `modules`, and one config."""
+    """A folder of rows; what is there is not made again. One run has one code, `modules`, and one config."""
 
     def __init__(self, folder: Path, config: Row, modules: tuple[str, ...]) -> None:
         self.folder, self.rows_path = folder, folder / "rows.jsonl"

@@ -315,8 +315,8 @@ def fill(text: str) -> str:
     psnr = codec["results"]["psnr"]
     said = f"""The codec that ships for the embedded model marks z0 (injection `final`); same-seed PSNR is
 {psnr["mean"]:.1f} dB (least {psnr["min"]:.1f}). It was measured on painted scenes, through the autoencoder and
-image files. Brackets are exact 95% intervals, thresholds exact (45 and 51 of 64 bits). Crops cost it bits; the pixel
-layer, which is written beside it, is found after them. All figures are in `results/vista_final.json`, made by
+image files. Brackets are exact 95% intervals, thresholds exact (45 and 51 of 64 bits). Crops cost it bits; the
+pixel layer, which is written beside it, is searched for. All figures are in `results/vista_final.json`, made by
 `diffmark train measure`.
 
 {codec_table(codec["results"])}
