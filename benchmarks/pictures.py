@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -52,6 +53,18 @@ def one_thread() -> None:
     """For the arithmetic of processes that are started from now on; before numpy is loaded, for this one too."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
+
+
+def give_one_thread() -> None:
+    """To torch, and to every session of onnxruntime from now on, whoever opens it."""
+    import onnxruntime
+    import torch
+
+    torch.set_num_threads(1)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession
+    onnxruntime.InferenceSession = functools.partial(session, sess_options=options)
 
 
 class Run:

@@ -7,8 +7,8 @@ does by default and reads them plainly; the pixel layer searches for a view wher
 marked when as many bits match its secret as the exact binomial asks for at a false-positive rate of 1e-6. Slow
 methods get fewer pictures: every cell says how many. A row is one method on one picture; a stop loses nothing.
 
-The packages that others publish read a picture at the size it arrives in, the pixel layer and the latent codecs at
-their own: "half size and back" is the change of size that is fair to all. Larger pictures are enlarged ones.
+The packages that others publish read a picture at the size it arrives in, the pixel layer at its own: "half size
+and back" is the change of size that is fair to all. Larger pictures are enlarged ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
-from pictures import Row, Run, files, of_share  # noqa: E402
+from pictures import Row, Run, files, give_one_thread, of_share  # noqa: E402
 from PIL import Image, ImageOps  # noqa: E402
 from pixel_corpus import crop, frame  # noqa: E402
 
@@ -44,7 +44,7 @@ SIDE = 512
 STRENGTHS = (0.2, 0.4, 0.6, 0.8, 1.0)
 QUALITIES = (65.0, 70.0, 75.0, 80.0, 85.0, 90.0)  # of the strength curve
 RIVALS = ("rivaGan", "dwtDctSvd", "dwtDct", "blindWatermark")
-LATENT = ("sd", "sdxl", "sd3", "flux")
+RETIRED = ("sd", "sdxl", "sd3", "flux")  # codecs of release 0.1: rows that its revision made are still shown
 ROUND_TRIPS = {
     "taesdxl": ("taesdxl", 4),
     "taesd3": ("taesd3", 16),
@@ -261,13 +261,9 @@ class Pixel:
 def method_of(name: str, quality: float | None) -> Any:
     if name == "pixel":
         return Pixel(quality)
-    from family_comparison import FamilyCodec, give_one_thread
-
     from diffmark.methods.classic import BlindWatermark, InvisibleWatermark
 
     give_one_thread()
-    if name in LATENT:
-        return FamilyCodec(name)
     return BlindWatermark() if name == "blindWatermark" else InvisibleWatermark(name)
 
 
@@ -343,15 +339,15 @@ def visibility(cover: Image.Image, marked: Image.Image) -> dict[str, float]:
 
 def tasks_of(count: int, few: int) -> list[Task]:
     """In rounds of pictures, so that a run that is stopped has some of every method; WAVES for all comes last."""
-    slow, each, found = (*RIVALS, *LATENT), -(-count // few), []
+    each, found = -(-count // few), []
     for number in range(few):
         found += [Task("pixel", other) for other in range(number * each, min(count, (number + 1) * each))]
-        found += [Task(name, number) for name in slow]
+        found += [Task(name, number) for name in RIVALS]
     for number in range(few):
         found += [Task("pixel", number, size, "sizes") for size in (256, 2048)]
         found += [Task("pixel", number, SIDE, "curve", quality) for quality in QUALITIES]
         found.append(Task("pixel", number, SIDE, "waves"))
-    found += [Task(name, number, SIDE, "waves") for number in range(few) for name in slow]
+    found += [Task(name, number, SIDE, "waves") for number in range(few) for name in RIVALS]
     found += [Task("pixel", number, SIDE, "waves") for number in range(few, count)]
     return found
 
@@ -374,7 +370,7 @@ def group_name(row: Row) -> str:
 
 
 def _place(group: tuple[str, list[Row]]) -> tuple[int, str]:
-    order = ["pixel", *RIVALS, *LATENT]
+    order = ["pixel", *RIVALS, *RETIRED]
     return (order.index(group[0]) if group[0] in order else len(order)), group[0]
 
 
@@ -459,7 +455,7 @@ def _asked(attack: str) -> str:
 
 def tables(found: dict[str, Any]) -> dict[str, str]:
     """What goes into the page, by the name of its place."""
-    main = ["pixel", *RIVALS, *LATENT]
+    main = ["pixel", *RIVALS, *RETIRED]
     figures = [*KEPT, *MOVED, *COMBINED, *HARSH, *ROUND_TRIPS, "taesd twice"]
     others = [name for name in found if name not in main]
     return {

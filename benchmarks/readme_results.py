@@ -300,25 +300,6 @@ def latency_section(folder: Path) -> str:
     return "\nReading time, methods taking turns in one run:\n\n" + "\n".join(lines) + "\n"
 
 
-def family_table(folder: Path) -> str:
-    """Marks in photographs and in generated images, a line for each real latent space."""
-    lines = [
-        "| codec | photographs marked by `embed` | after JPEG 50 | generated, same seed | ... read with ours |",
-        "| --- " * 5 + "|",
-    ]
-    for name in ("sd", "sdxl", "sd3", "flux"):
-        found = json.loads((folder / f"family_{name}.json").read_text())["results"]
-        embedded, same = found["embedded"], found["same_seed"]
-        cells = [
-            f"{read['bit_accuracy']:.3f} at {row['psnr']:.1f} dB ({read['tpr_at_0.001']['of']})"
-            for row, read in ((embedded, embedded), (same, same["read_by_teacher"]))
-        ]
-        jpeg = f"{found['attacks']['jpeg_50']['bit_accuracy']:.3f}"
-        ours = f"{same['read_by_own']['bit_accuracy']:.3f}"
-        lines.append(f"| `{name}` | {cells[0]} | {jpeg} | {cells[1]} | {ours} |")
-    return "\n".join(lines)
-
-
 def _rate(rate: dict[str, float] | None) -> str:
     return f"{rate['value']:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]" if rate else "too few bits"
 
@@ -334,21 +315,13 @@ def fill(text: str) -> str:
     psnr = codec["results"]["psnr"]
     said = f"""The codec that ships for the embedded model marks z0 (injection `final`); same-seed PSNR is
 {psnr["mean"]:.1f} dB (least {psnr["min"]:.1f}). It was measured on painted scenes, through the autoencoder and
-image files. Brackets are exact 95% intervals, thresholds exact (45 and 51 of 64 bits). Crops cost it bits, unless
-it is read with `--align` ([docs/detection.md](docs/detection.md#turned-and-cropped-pictures)). All figures are in
-`results/vista_final.json`, made by `diffmark train measure`.
+image files. Brackets are exact 95% intervals, thresholds exact (45 and 51 of 64 bits). Crops cost it bits; the
+pixel layer, which is written beside it, is searched for. All figures are in `results/vista_final.json`, made by
+`diffmark train measure`.
 
 {codec_table(codec["results"])}
 
 {generated(ROOT / "results" / "evaluation")}\
-Four more codecs ship for real latent spaces and mark images that already exist, with nothing else installed.
-Bit accuracy (pictures measured) as they mark by default. Generated pictures are D(z + delta) of the family's tiny
-autoencoder, read with it (`detect --vae`) and, in the last column, with ours. Pictures of 512 px; other sizes
-are in [docs/families.md](docs/families.md), rotated and cropped pictures, which need `--align`, in
-[docs/detection.md](docs/detection.md#turned-and-cropped-pictures):
-
-{family_table(ROOT / "results")}
-
 {evaluation_section(ROOT / "results" / "evaluation")}\
 The registry, CPU milliseconds (`python benchmarks/registry_search.py`, results/registry_search.json); more in
 [docs/registry.md](docs/registry.md):

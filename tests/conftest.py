@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -282,13 +282,6 @@ def tiny_codec(channels: int = 4, seed: int = 0, **more: Any) -> Codec:
         "injection": Injection("persistent"),
     }
     return Codec(CodecConfig(**{**settings, **more})).eval()
-
-
-def with_fit(codec: Codec, fitted: bool) -> Codec:
-    """The same codec, fitted to pictures or not."""
-    other = Codec(replace(codec.config, fitted=fitted), codec.calibration)
-    other.load_state_dict(codec.state_dict())
-    return other.eval()
 
 
 @pytest.fixture

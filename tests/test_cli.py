@@ -84,6 +84,33 @@ def test_generate_writes_pictures_and_records(run, tmp_path, model_folder, codec
     assert not list(out.glob("*.part"))
 
 
+def test_a_model_without_a_latent_codec_is_marked_in_pixels(run, tmp_path, model_folder):
+    out, secret = tmp_path / "out", "0123456789abcdef"
+    shared = ("--model", model_folder, "--out", out, "--steps", 1, "--secret", secret)
+    code, _, said = run("generate", "a hill", *shared)
+    assert (code, "marked in the pixel layer alone" in said) == (0, True)
+    (record,) = [json.loads(line) for line in (out / "images.jsonl").read_text().splitlines()]
+    assert record["layers"] == "pixel"
+    assert not {"codec", "strength", "injection"} & record.keys()
+    with Image.open(out / "00000.png") as image:
+        assert image.size == (64, 64)
+    code, _, said = run("generate", "a hill", *shared, "--layers", "generation")
+    assert (code, "the codec is for the family 'vista'" in said) == (2, True)
+    code, _, said = run("generate", "a hill", *shared, "--injection", "late")
+    assert (code, "--injection is for a latent codec" in said) == (2, True)
+    assert len(list(out.glob("*.png"))) == 1
+
+
+@pytest.mark.parametrize("command", ["detect", "embed", "generate", "identify"])
+def test_commands_say_that_a_codec_was_retired(run, tmp_path, command):
+    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+    arguments = [tmp_path / "a.png", "--codec", "sd"]
+    if command in ("embed", "generate"):
+        arguments += ["--out", tmp_path / "out"]
+    code, _, said = run(command, *arguments)
+    assert (code, "was retired" in said, "--codec pixel" in said) == (2, True, True)
+
+
 def test_the_same_order_gives_the_same_picture_and_strength_zero_the_plain_one(model_folder, secret):
     pipe = load_pipeline(str(model_folder))
     pipe.set_progress_bar_config(disable=True)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from conftest import tiny_codec
@@ -181,7 +180,7 @@ def test_where_codecs_are_looked_for(tmp_path, saved, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert Codec.from_pretrained("someone/codec").config == tiny_codec().config
     assert asked["repository"] == "someone/codec"
-    assert {"codec.safetensors", "pixel.safetensors"} <= set(asked["patterns"])
+    assert {"config.json", "codec.safetensors"} <= set(asked["patterns"])
     monkeypatch.undo()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -212,25 +211,34 @@ def test_a_calibration_knows_its_autoencoders_as_far_as_it_was_told():
     assert Calibration.from_dict(old) == unknown
 
 
-def test_evenness_is_of_the_shape_of_margins_and_not_of_their_size():
-    rng = np.random.default_rng(0)
-    noise, level = rng.normal(size=(500, 64)), rng.choice((-1.0, 1.0), size=(500, 64))
-    assert evidence(level, "evenness") == pytest.approx(1)
-    assert evidence(0.01 * noise, "evenness") == pytest.approx(evidence(100 * noise, "evenness"))
-    assert evidence(noise, "evenness").max() < evidence(level + 0.3 * noise, "evenness").min()
-    assert evidence(np.zeros(64), "evenness") == 0
+def test_evidence_is_how_sure_the_decoder_is():
     assert evidence([-1, 3]) == 2
-    with pytest.raises(ValueError, match="unknown kind of evidence 'luck'"):
-        evidence(noise, "luck")
 
 
-def test_calibrations_of_two_kinds_are_not_joined():
-    a, b = (Calibration.measure(range(100), kind=kind) for kind in ("margin", "evenness"))
-    with pytest.raises(ValueError, match="by margin and by evenness cannot be joined"):
-        a.stricter(b)
-    assert Calibration.from_dict(b.to_dict()) == b
-    assert CodecConfig(fitted=True).evidence == "evenness"
-    assert CodecConfig().evidence == "margin"
+@pytest.mark.parametrize("name", ["sd", "sdxl", "sd3", "flux"])
+def test_a_retired_codec_says_what_to_use(name):
+    with pytest.raises(CodecError, match=f"{name!r} was retired.*--codec pixel.*DiffMark 0.1"):
+        Codec.from_pretrained(name)
+
+
+def test_settings_of_retired_codecs_are_known_in_older_files(saved):
+    """Files of DiffMark 0.1 name them all; only the codecs that were retired used them."""
+    path = saved / "config.json"
+    document = json.loads(path.read_text())
+    calibration = {**Calibration.measure(range(100)).to_dict(), "kind": "margin"}
+    older = {
+        "config": document["config"] | {"fitted": False, "embed_strength": 1.0},
+        "calibration": calibration,
+    }
+    path.write_text(json.dumps(document | older))
+    assert Codec.from_pretrained(saved).config == tiny_codec().config
+    for name, value in (("fitted", True), ("embed_strength", 1.4)):
+        path.write_text(json.dumps(document | {"config": document["config"] | {name: value}}))
+        with pytest.raises(CodecError, match=f"{name} is of codecs that were retired"):
+            Codec.from_pretrained(saved)
+    path.write_text(json.dumps(document | {"calibration": calibration | {"kind": "evenness"}}))
+    with pytest.raises(CodecError, match="evidence of codecs that were retired"):
+        Codec.from_pretrained(saved)
 
 
 def test_whitening_takes_the_picture_out_and_leaves_the_mark():

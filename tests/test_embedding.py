@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +14,10 @@ from PIL.PngImagePlugin import PngInfo
 
 from diffmark import cli
 from diffmark.cli.embed import RECORDS
-from diffmark.codec import Codec
-from diffmark.codec_files import find_codec
-from diffmark.embedding import embed, suited_strength
+from diffmark.embedding import embed
 from diffmark.images import read_image
 from diffmark.secret import random_secrets
-from diffmark.vae import FamilyError, decode, encode, load_vae
+from diffmark.vae import FamilyError, decode, encode
 
 
 @pytest.fixture(scope="module")
@@ -51,25 +48,6 @@ def test_any_size_and_strength_zero(vae, secret):
     assert np.array_equal(np.asarray(embed(photo, tiny_codec(), vae, secret, 0.0)), np.asarray(photo))
 
 
-def test_a_codec_knows_its_own_strength(photo, vae, secret):
-    codec = tiny_codec(embed_strength=8.0)
-    assert (
-        embed(photo, codec, vae, secret).tobytes() == embed(photo, tiny_codec(), vae, secret, 8.0).tobytes()
-    )
-    assert embed(photo, codec, vae, secret, 1.0).tobytes() != embed(photo, codec, vae, secret).tobytes()
-    for wrong in (0, -1.0, float("nan"), True):
-        with pytest.raises(ValueError, match="embed_strength is a number above 0"):
-            tiny_codec(embed_strength=wrong)
-
-
-def test_the_strength_was_chosen_for_our_autoencoder_of_the_family(vae):
-    codec = Codec.from_pretrained("sdxl")
-    codec.config = replace(codec.config, embed_strength=1.41)
-    assert suited_strength(codec, load_vae(find_codec("sdxl") / "vae")) == codec.config.embed_strength
-    assert suited_strength(codec, AutoencoderTiny()) == 1
-    assert suited_strength(tiny_codec(embed_strength=1.5, family="sd"), vae) == 1
-
-
 def test_an_autoencoder_that_overflows_is_told(photo, secret):
     broken = AutoencoderTiny().eval()
     with torch.no_grad():
@@ -90,7 +68,7 @@ def test_bad_arguments(photo, vae, secret):
 @pytest.fixture
 def run(vae, tmp_path, monkeypatch, capsys):
     """Run `diffmark embed ...` with a codec of its own: (exit code, output)."""
-    codec = tiny_codec(embed_strength=1.5).save_pretrained(tmp_path / "codec")
+    codec = tiny_codec().save_pretrained(tmp_path / "codec")
     vae.save_pretrained(codec / "vae")
 
     def call(*arguments):
@@ -119,7 +97,7 @@ def test_a_folder_keeps_its_formats(run, folder, tmp_path):
     code, text = run(folder, "--out", tmp_path / "out", "--json")
     records = [json.loads(line) for line in text.out.splitlines()]
     assert (code, len(records), len({r["secret"] for r in records})) == (0, 3, 3)
-    assert {r["strength"] for r in records} == {1.5}
+    assert {r["strength"] for r in records} == {1.0}
     for name, format in (("a.jpg", "JPEG"), ("b.png", "PNG"), ("c.png", "PNG")):
         with Image.open(tmp_path / "out" / name) as marked:
             assert marked.format == format

@@ -420,3 +420,37 @@ def test_bad_arguments(rig, codec, secret):
         WatermarkCallback(rig("sd").pipe, codec, secret, strength=float("nan"))
     with pytest.raises(ValueError, match="16 hex digits"):
         WatermarkCallback(rig("sd").pipe, codec, "abc")
+
+
+def test_the_pixel_layer_marks_alone_without_a_codec(rig, secret):
+    rig = rig("sd")
+    plain = type(rig.pipe)
+    with diffmark.watermark(rig.pipe, None, secret):
+        (marked,) = rig.run(output_type="pil", height=256, width=256)
+        with (
+            pytest.raises(UnmarkableError, match="already inside"),
+            diffmark.watermark(rig.pipe, None, secret),
+        ):
+            pass
+    assert type(rig.pipe) is plain
+    (unmarked,) = rig.run(output_type="pil", height=256, width=256)
+    assert diffmark.detect(marked, secret).verdict == "marked"
+    assert diffmark.detect(unmarked, secret).verdict == "not marked"
+
+
+def test_without_a_codec_nothing_unmarked_is_given(rig, secret):
+    rig = rig("sd")
+    with (
+        diffmark.watermark(rig.pipe, None, secret),
+        pytest.raises(UnmarkableError, match="this call gave none"),
+    ):
+        rig.run(output_type="latent")
+    for wrong in ({"pixel": False}, {"injection": Injection("final")}):
+        with (
+            pytest.raises(ValueError, match="the pixel layer is the only mark"),
+            diffmark.watermark(rig.pipe, None, secret, **wrong),
+        ):
+            pass
+    two = np.stack([secret, secret])
+    with diffmark.watermark(rig.pipe, None, two), pytest.raises(ValueError, match="2 secrets for 1 images"):
+        rig.run(output_type="pil", height=256, width=256)

@@ -12,14 +12,10 @@ from PIL import Image
 from diffmark import cli
 from diffmark.calibration import Calibration
 from diffmark.codec import Codec
-from diffmark.codec_files import find_codec
 from diffmark.detection import Detector
-from diffmark.fast import PixelDecoder, load_pixel_decoder, save_pixel_decoder
 from diffmark.injection import Injection
-from diffmark.latent_marks import delta_at_z0
-from diffmark.marking import UnmarkableError
 from diffmark.own_model import calibrate
-from diffmark.vae import FamilyError, family_of, load_vae
+from diffmark.vae import load_vae
 
 
 @pytest.fixture
@@ -66,18 +62,16 @@ def test_only_final_injection(pictures):
         calibrate(_codec(), _build("sd").pipe.vae, [])
 
 
-@pytest.mark.filterwarnings("ignore:images this small hold the mark badly")  # weights are random here
-@pytest.mark.parametrize("fitted", [False, True])
 @pytest.mark.parametrize("size", [(64, 64), (96, 80), (48, 64)])
-def test_pictures_are_marked_at_the_size_that_is_generated(pictures, size, fitted, monkeypatch):
-    seen = []
+def test_pictures_are_marked_at_the_size_that_is_generated(pictures, size, monkeypatch):
+    codec, seen = _codec(), []
+    delta = codec.delta
 
-    def spy(codec, vae, z, *more):
-        seen.append((8 * z.shape[-2], 8 * z.shape[-1]))
-        return delta_at_z0(codec, vae, z, *more)
+    def spy(secrets, size):
+        seen.append((8 * size[0], 8 * size[1]))
+        return delta(secrets, size)
 
-    monkeypatch.setattr("diffmark.own_model.delta_at_z0", spy)
-    codec = tiny_codec(injection=Injection("final"), fitted=fitted)
+    monkeypatch.setattr(codec, "delta", spy)
     found = calibrate(codec, _build("sd").pipe.vae, pictures, size=size)
     assert seen == 4 * [size]
     assert found.measured["size"] == list(size)
@@ -91,11 +85,8 @@ def test_an_autoencoder_that_gives_no_pictures_is_told(pictures, monkeypatch):
 
 
 def test_sizes_that_no_pipeline_makes_are_refused(pictures):
-    vae, fitted = _build("sd").pipe.vae, tiny_codec(injection=Injection("final"), fitted=True)
     with pytest.raises(ValueError, match="multiples of 8, got 60x64"):
-        calibrate(_codec(), vae, pictures, size=(60, 64))
-    with pytest.raises(UnmarkableError, match="too small"):
-        calibrate(fitted, vae, pictures, size=(24, 64))
+        calibrate(_codec(), _build("sd").pipe.vae, pictures, size=(60, 64))
 
 
 @pytest.fixture
@@ -148,22 +139,15 @@ def test_too_few_pictures_are_told_before_any_work(run, tmp_path, monkeypatch, c
     assert "at least 20 unmarked images, got 16" in capsys.readouterr().err
 
 
-def test_codec_and_folder_follow_from_the_model(run, tmp_path, monkeypatch, capsys):
-    """As a user types it first: a model and pictures, nothing else."""
+def test_the_folder_follows_from_the_codec(run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    arguments = ["--model", "vae", "--images", "pictures", "--count", 1, "--crops", 18]
+    _codec().save_pretrained(tmp_path / "codec")
+    arguments = ["--model", "vae", "--codec", "codec", "--images", "pictures", "--count", 1, "--crops", 18]
     monkeypatch.setattr(sys, "argv", ["diffmark", "calibrate", *map(str, arguments)])
     with pytest.raises(SystemExit):
         cli.main()
-    assert "written to sd-calibrated" in capsys.readouterr().err
-    assert Codec.from_pretrained(tmp_path / "sd-calibrated").config.family == "sd"
-
-
-def test_the_family_is_what_an_autoencoder_says():
-    assert family_of(_vae(scaling_factor=0.13025)) == "sdxl"
-    assert family_of(load_vae(find_codec("flux") / "vae")) == "flux"
-    with pytest.raises(FamilyError, match="may be of any family: name the codec"):
-        family_of(_vae(scaling_factor=1.0))
+    assert "written to codec-calibrated" in capsys.readouterr().err
+    assert Codec.from_pretrained(tmp_path / "codec-calibrated").calibration is not None
 
 
 def test_enough_images_give_no_warning(run, tmp_path):
@@ -190,10 +174,8 @@ def test_blind_verdicts_hold_for_the_autoencoders_that_were_measured(run, pictur
 def test_what_lies_beside_the_codec_comes_along(run, tmp_path):
     folder = _codec().save_pretrained(tmp_path / "codec")
     _build("sd").pipe.vae.save_pretrained(folder / "vae")
-    save_pixel_decoder(PixelDecoder(Codec.from_pretrained(folder)), folder)
     run(folder, "--half")
     assert (tmp_path / "mine" / "vae" / "config.json").is_file()
-    load_pixel_decoder(tmp_path / "mine")
 
 
 def test_the_stricter_of_two_calibrations_holds_for_both():

@@ -137,7 +137,7 @@ def test_a_leaning_bit_is_told(load):
     assert leaning(margins)["p_of_largest_correlation"] < 1e-6
 
 
-def test_cells_and_tables_say_how_many_pictures_they_are_of(load):
+def test_cells_and_tables_say_how_many_pictures_they_are_of(load, tmp_path):
     module = load("pixel_robustness")
     visible = {"ssimulacra2": 86.0, "butteraugli_3": 0.8, "psnr": 43.0}
     shared = {"method": "pixel", "size": 512, "quality": None, "bits": 64}
@@ -154,10 +154,13 @@ def test_cells_and_tables_say_how_many_pictures_they_are_of(load):
     made = module.tables(found)
     assert "| JPEG 50 | 0.995 (1) | 0.891 (0.50) |" in made["pixel robustness"]
     assert "pixel (n = 2)" in made["pixel robustness"]
-    page = "a\n<!-- pixel robustness -->\nold\n<!-- end pixel robustness -->\nb\n"
-    filled = module.fill(page, made)
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- pixel robustness -->\nold\n<!-- end pixel robustness -->\nb\n")
+    load("pictures").fill(page, made)
+    filled = page.read_text()
     assert "old" not in filled
-    assert module.fill(filled, made) == filled
+    load("pictures").fill(page, made)
+    assert page.read_text() == filled
 
 
 def test_every_asked_figure_is_an_attack_that_is_run(load, tmp_path):

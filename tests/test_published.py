@@ -49,13 +49,6 @@ def test_the_readme_shows_its_results():
         assert filled == page, "run `python benchmarks/readme_results.py`"
 
 
-def test_the_pages_on_detection_and_families_show_their_results():
-    for name in ("detection", "families"):
-        page = (ROOT / "docs" / f"{name}.md").read_text()
-        assert load("family_tables").fill(name, page) == page, "run `python benchmarks/family_tables.py`"
-    assert "cropped to 80%" in (ROOT / "docs" / "detection.md").read_text()
-
-
 def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
     """Made-up rows of a full run give both tables; too few images are refused; no run gives nothing."""
     import pytest

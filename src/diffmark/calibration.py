@@ -17,20 +17,9 @@ TAIL = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4
 FEWEST = 20  # unmarked images of a calibration
 
 
-def evidence(margins: ArrayLike, kind: str = "margin") -> Any:
-    """How much margins look like a mark's without knowing the secret, (..., L) -> (...).
-
-    margin     mean |margin|: how sure the decoder is
-    evenness   mean |margin| over its root mean square: a fitted delta levels the margins of all bits, a picture's
-               own are as uneven as noise, however loud it is
-    """
-    sure = np.abs(np.asarray(margins, dtype=np.float64))
-    mean = sure.mean(axis=-1)
-    if kind == "margin":
-        return mean
-    if kind == "evenness":
-        return mean / np.maximum(np.sqrt(np.square(sure).mean(axis=-1)), 1e-12)
-    raise ValueError(f"unknown kind of evidence {kind!r}; there are margin, evenness")
+def evidence(margins: ArrayLike) -> Any:
+    """How sure the decoder is, which needs no secret: mean |margin|, (..., L) -> (...)."""
+    return np.abs(np.asarray(margins, dtype=np.float64)).mean(axis=-1)
 
 
 def check_negatives(count: int) -> None:
@@ -46,18 +35,12 @@ class Calibration:
     negatives: int
     tail: tuple[tuple[float, float], ...]  # (p, score): a share p of the negatives scores at least this
     measured: dict[str, Any] = field(default_factory=dict)  # bit accuracy, PSNR, images used ...
-    kind: str = "margin"  # of evidence that the scores are
-    vaes: tuple[
-        str, ...
-    ] = ()  # half-precision digests of the autoencoders that it holds for; () is not known
+    # Half-precision digests of the autoencoders that it holds for; () is not known.
+    vaes: tuple[str, ...] = ()
 
     @classmethod
     def measure(
-        cls,
-        scores: ArrayLike,
-        measured: dict[str, Any] | None = None,
-        vae: str | None = None,
-        kind: str = "margin",
+        cls, scores: ArrayLike, measured: dict[str, Any] | None = None, vae: str | None = None
     ) -> Calibration:
         """From the evidence of unmarked images, read through the autoencoder with the digest `vae`.
 
@@ -68,20 +51,16 @@ class Calibration:
         count = ordered.size
         # The k-th largest of n has p-value k / (n + 1); a p below 1 / (n + 1) is not known.
         tail = [(p, float(ordered[int(p * (count + 1)) - 1])) for p in TAIL if 1 <= p * (count + 1) <= count]
-        return cls(count, tuple(tail), measured or {}, kind, (vae,) if vae else ())
+        return cls(count, tuple(tail), measured or {}, (vae,) if vae else ())
 
     def stricter(self, other: Calibration) -> Calibration:
         """At each tail the higher score of the two: its p-values hold for the images and autoencoders of either."""
-        if self.kind != other.kind:
-            raise ValueError(
-                f"calibrations by {self.kind} and by {other.kind} cannot be joined: calibrate with --fresh"
-            )
         there = dict(other.tail)
         tail = tuple((p, max(score, there[p])) for p, score in self.tail if p in there)
         known = self.vaes and other.vaes  # with either unknown it is not known which it holds for
         vaes = tuple(dict.fromkeys(self.vaes + other.vaes)) if known else ()
         measured = {**other.measured, **self.measured}
-        return Calibration(min(self.negatives, other.negatives), tail, measured, self.kind, vaes)
+        return Calibration(min(self.negatives, other.negatives), tail, measured, vaes)
 
     @property
     def smallest(self) -> float:
@@ -98,6 +77,10 @@ class Calibration:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Calibration:
         values = dict(values)
+        if values.pop("kind", "margin") != "margin":
+            raise ValueError(
+                "it is calibrated by evidence of codecs that were retired: calibrate with --fresh"
+            )
         values["tail"] = tuple((float(p), float(score)) for p, score in values["tail"])
         values["vaes"] = tuple(values.get("vaes", ()))
         return cls(**values)

@@ -4,14 +4,11 @@ Both networks are the paper's (appendix on architectures): 295,265 and 2,339,704
 4 x 64 x 64 latents. A codec has one native latent size. Latents of any other size or aspect are served by one
 policy, *stretch*: delta is resampled to the latents' size and keeps its standard deviation, and the detector
 resizes the image to the native size before it encodes. A picture that was resized after generation is then
-read like any other, and the detector need not know the original size. The fine patterns of a fitted codec lose
-strength on the way back, and are made stronger by as much (`spread`); where the picture is known there are better
-ways (diffmark.latent_marks).
+read like any other, and the detector need not know the original size.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,7 +31,8 @@ from diffmark.codec_files import (
 from diffmark.injection import Injection
 from diffmark.secret import SecretLike, as_secrets
 
-MOST = 3.0  # times its strength that a delta is given at larger sizes
+# Settings of codecs that were retired, which the files of others name too, with the value of all others.
+RETIRED_SETTINGS = {"fitted": False, "embed_strength": 1.0}
 LARGEST = 65536  # bound on every size in a config, so that a damaged file cannot ask for all memory
 
 
@@ -55,12 +53,6 @@ class CodecConfig:
     pixels_per_latent: int = 8  # the vae's downsampling factor
     injection: Injection = field(default_factory=Injection)  # the one the codec was trained with
     deviation: float | None = None  # of every delta, exactly; None leaves it to alpha, as in the paper
-    embed_strength: float = (
-        1.0  # times delta, when an image is marked with the autoencoder that comes with it
-    )
-    fitted: bool = (
-        False  # at z0, bits get of delta what each picture asks for (diffmark.fitting, latent_marks)
-    )
     doses: Mapping[str, float] = field(
         default_factory=dict
     )  # of other injection modes, to be read about as well
@@ -74,11 +66,8 @@ class CodecConfig:
             raise ValueError("encoder_widths and decoder_widths need at least one entry")
         if any(isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= LARGEST for n in sizes):
             raise ValueError(f"sizes are whole numbers from 1 to {LARGEST}, got {sizes}")
-        for name in ("matched_filter", "fitted"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} is true or false, got {getattr(self, name)!r}")
-        if isinstance(self.embed_strength, bool) or not 0 < self.embed_strength < math.inf:
-            raise ValueError(f"embed_strength is a number above 0, got {self.embed_strength!r}")
+        if not isinstance(self.matched_filter, bool):
+            raise ValueError(f"matched_filter is true or false, got {self.matched_filter!r}")
         for mode, dose in self.doses.items():
             Injection(mode, dose)  # raises where there is no such mode, or no such dose
         shrink = 2 ** len(self.decoder_widths)
@@ -93,11 +82,6 @@ class CodecConfig:
         """Native (height, width) in pixels: what the detector resizes an image to."""
         return self.height * self.pixels_per_latent, self.width * self.pixels_per_latent
 
-    @property
-    def evidence(self) -> str:
-        """The kind of evidence by which marks are told without their secrets (diffmark.calibration)."""
-        return "evenness" if self.fitted else "margin"
-
     def injection_in(self, mode: str) -> Injection:
         """The codec's own injection, or another mode with the dose that suits it."""
         return self.injection if mode == self.injection.mode else Injection(mode, self.doses.get(mode, 1.0))
@@ -108,6 +92,9 @@ class CodecConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> CodecConfig:
         values = dict(values)
+        for name, default in RETIRED_SETTINGS.items():
+            if values.pop(name, default) != default:
+                raise ValueError(f"{name} is of codecs that were retired; DiffMark 0.1 reads their marks")
         if "injection" in values:
             values["injection"] = Injection(**values["injection"])
         return cls(**values)
@@ -133,19 +120,16 @@ class DeltaEncoder(nn.Module):
         self.log_variance = nn.Conv2d(previous, config.channels, 3, padding=1)  # log sigma^2
         self.alpha = nn.Parameter(torch.tensor(0.1))
 
-    def distribution(self, secrets: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(mu, log sigma^2) before alpha, each (B, C, h, w); `weights` (B, L) of the bits are 1 by default."""
+    def distribution(self, secrets: Tensor) -> tuple[Tensor, Tensor]:
+        """(mu, log sigma^2) before alpha, each (B, C, h, w)."""
         rows = 2 * torch.arange(self.config.length, device=secrets.device) + secrets.long()  # 2i + s_i
-        embedded = self.embedding(rows)  # (B, L, d_e)
-        if weights is not None:
-            embedded = embedded * weights[..., None]
-        x = embedded.sum(dim=1)  # (B, d_e)
+        x = self.embedding(rows).sum(dim=1)  # (B, L, d_e) -> (B, d_e)
         features = self.refine(x[:, :, None, None] * self.basis)  # (B, d_e, h, w) -> (B, 8, h, w)
         return self.mean(features), self.log_variance(features)
 
-    def forward(self, secrets: Tensor, weights: Tensor | None = None) -> Tensor:
+    def forward(self, secrets: Tensor) -> Tensor:
         """delta = alpha * (mu + sigma * eps) in training, alpha * mu in inference."""
-        mean, log_variance = self.distribution(secrets, weights)
+        mean, log_variance = self.distribution(secrets)
         if self.training:
             mean = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
         delta = self.alpha * mean
@@ -203,36 +187,24 @@ class Codec(nn.Module):
         self.decoder = SecretDecoder(self.config)
         self.calibration = calibration
         self.provenance = provenance or {}
-        self.folder: Path | None = None  # that it was loaded from
 
     @property
     def device(self) -> torch.device:
         return self.encoder.alpha.device
 
     @torch.no_grad()
-    def delta(
-        self, secrets: SecretLike, size: tuple[int, int] | None = None, weights: Tensor | None = None
-    ) -> Tensor:
-        """The perturbation of each secret, (B, C, h, w) at `size` or the native size; no noise, no gradient.
-
-        `weights` (B, L) say how much of it each bit gets.
-        """
+    def delta(self, secrets: SecretLike, size: tuple[int, int] | None = None) -> Tensor:
+        """The perturbation of each secret, (B, C, h, w) at `size` or the native size; no noise, no gradient."""
         bits = torch.from_numpy(as_secrets(secrets, self.config.length)).to(self.device)
         training = self.encoder.training
         try:
-            native = self.encoder.eval()(bits, weights)
-            resample = spread if self.config.fitted else stretch
-            return resample(native, size or (self.config.height, self.config.width))
+            return stretch(self.encoder.eval()(bits), size or (self.config.height, self.config.width))
         finally:
             self.encoder.train(training)
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
         """Logits (B, L, 2) of diffusion-scaled latents (B, C, h, w); other sizes are resampled first."""
-        return self.logits(latents)
-
-    def logits(self, latents: Tensor) -> Tensor:
-        """What `decode` tells, with a gradient."""
         if latents.ndim != 4 or latents.shape[1] != self.config.channels:
             raise ValueError(
                 f"this codec reads latents of shape (B, {self.config.channels}, h, w), got {tuple(latents.shape)}"
@@ -278,7 +250,6 @@ class Codec(nn.Module):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CodecError(f"{folder / CONFIG_FILE} does not describe a codec: {error}") from error
         codec.load_state_dict(read_weights(folder, codec.state_dict()))
-        codec.folder = folder
         return codec.eval()
 
 
@@ -289,19 +260,6 @@ def stretch(delta: Tensor, size: tuple[int, int]) -> Tensor:
     resampled = F.interpolate(delta, size, mode="bilinear", antialias=True)
     deviation = delta.std(dim=(1, 2, 3), keepdim=True)
     return resampled * (deviation / resampled.std(dim=(1, 2, 3), keepdim=True).clamp_min(1e-12))
-
-
-def spread(delta: Tensor, size: tuple[int, int]) -> Tensor:
-    """Native delta (B, C, h, w) at `size`; at larger ones so strong that it comes back whole when they are resized.
-
-    A stretched delta is smoother, and resizing takes from it again; both are seen less than the strength suggests.
-    """
-    native, there = (delta.shape[-2], delta.shape[-1]), stretch(delta, size)
-    if size[0] * size[1] <= native[0] * native[1]:
-        return there
-    back = F.interpolate(there, native, mode="bilinear", antialias=True)
-    share = (back * delta).sum(dim=(1, 2, 3)) / delta.square().sum(dim=(1, 2, 3)).clamp_min(1e-12)
-    return there / share.clamp(1 / MOST, 1)[:, None, None, None]
 
 
 def rescale(delta: Tensor, deviation: float) -> Tensor:

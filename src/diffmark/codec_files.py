@@ -2,8 +2,7 @@
 
 config.json           config, calibration, provenance, and the sha256 of the weights
 codec.safetensors     encoder and decoder; nothing is ever unpickled
-pixel.safetensors     the pixel decoder, where there is one (diffmark.fast)
-vae/                  the small autoencoder of a family's codec
+vae/                  an autoencoder to read with, where there is one
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "diffmark-codec", 1
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "codec.safetensors"
-PIXEL_FILE = "pixel.safetensors"
+RETIRED = ("sd", "sdxl", "sd3", "flux")  # codecs that came with DiffMark 0.1
 
 
 class CodecError(ValueError):
@@ -47,6 +46,11 @@ def find_codec(source: str | Path) -> Path:
     name = str(source)
     if name in bundled_codecs():
         return _bundle() / name
+    if name in RETIRED:
+        raise CodecError(
+            f"the codec {name!r} was retired: the pixel layer marks pictures of any model (--codec pixel, the "
+            "default). Marks that were written with it are read with DiffMark 0.1"
+        )
     if name.count("/") == 1 and not name.startswith((".", "/")):
         return _fetch(name)
     known = ", ".join(bundled_codecs()) or "none"
@@ -60,7 +64,7 @@ def _fetch(repository: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        files = [CONFIG_FILE, WEIGHTS_FILE, PIXEL_FILE, "vae/*.json", "vae/*.safetensors"]
+        files = [CONFIG_FILE, WEIGHTS_FILE, "vae/*.json", "vae/*.safetensors"]
         return Path(snapshot_download(repository, allow_patterns=files))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise CodecError(

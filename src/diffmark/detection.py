@@ -11,13 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from diffmark.alignment import CLEAR, Aligner, View
 from diffmark.calibration import evidence
 from diffmark.codec import Codec
 from diffmark.codec_files import find_codec, read_config
 from diffmark.decision import BlindTest, Detection, Question, decide
 from diffmark.evidence_map import EvidenceMap
-from diffmark.fast import PixelDecoder, load_pixel_decoder
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
 from diffmark.payload import PayloadScheme
 from diffmark.provenance import weights_digest
@@ -33,10 +31,8 @@ class Detector:
     def __init__(
         self,
         codec: Codec,
-        vae: nn.Module | None,
+        vae: nn.Module,
         *,
-        pixel_decoder: PixelDecoder | None = None,
-        align: bool = False,
         fpr: float = 1e-3,
         payload: PayloadScheme | None = None,
         batch_size: int = 8,
@@ -44,19 +40,12 @@ class Detector:
         name: str = "codec",
         tries: int = 1,
     ) -> None:
-        if vae is not None:
-            check_family(codec.config, vae)
-        elif pixel_decoder is None:
-            raise ValueError("a detector needs an autoencoder, or a pixel decoder in its place")
-        if align and vae is None:
-            raise ValueError("alignment needs an autoencoder")
+        check_family(codec.config, vae)
         Question(fpr, None, payload, tries).check(codec.config.length)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.codec = codec.eval()
-        self.vae: Any = vae.eval() if vae is not None else None
-        self.pixel_decoder = pixel_decoder
-        self.aligner = Aligner(codec, vae) if align and vae is not None else None
+        self.vae: Any = vae.eval()
         self.fpr, self.payload = fpr, payload
         self.name, self.tries = name, tries
         self.batch_size, self.max_pixels = batch_size, max_pixels
@@ -66,21 +55,11 @@ class Detector:
         cls,
         codec: str | Path | Codec,
         vae: str | Path | nn.Module | None = None,
-        fast: bool = False,
         **options: Any,
     ) -> Detector:
-        """Codec by name, folder or hub id; `vae` by folder or hub id, or the one that comes with the codec.
-
-        `fast` reads with the codec's pixel decoder instead of an autoencoder. `align=True` looks for marks that
-        were turned or cropped (`diffmark.alignment`).
-        """
+        """Codec by name, folder or hub id; `vae` by folder or hub id, or the one that comes with the codec."""
         if not isinstance(codec, Codec):
             options.setdefault("name", Path(codec).name)
-        if fast:
-            if isinstance(codec, Codec) or vae is not None:
-                raise ValueError("fast reading takes a codec by name, folder or hub id, and no autoencoder")
-            return cls(Codec.from_pretrained(codec), None, pixel_decoder=load_pixel_decoder(codec), **options)
-        if not isinstance(codec, Codec):
             if vae is None:
                 vae = _own_vae(codec)
             codec = Codec.from_pretrained(codec)
@@ -90,9 +69,8 @@ class Detector:
 
     def to(self, device: str | torch.device) -> Detector:
         """Move codec and autoencoder to a device."""
-        for part in (self.codec, self.vae, self.pixel_decoder):
-            if part is not None:
-                part.to(device)
+        self.codec.to(device)
+        self.vae.to(device)
         return self
 
     @property
@@ -103,7 +81,7 @@ class Detector:
     @property
     def image_size(self) -> tuple[int, int]:
         """(height, width) that images are resized to before they are read."""
-        return self.pixel_decoder.image_size if self.pixel_decoder else self.codec.config.image_size
+        return self.codec.config.image_size
 
     def detect(self, image: ImageLike, secret: SecretLike | None = None) -> Detection:
         """One image. `secret` may be several: the p-value then counts the tries."""
@@ -139,8 +117,6 @@ class Detector:
     @torch.no_grad()
     def logits(self, pixels: torch.Tensor) -> np.ndarray:
         """Pixels in [-1, 1] at `image_size`, (B, 3, H, W) -> logits (B, L, 2)."""
-        if self.pixel_decoder is not None:
-            return self.pixel_decoder.eval()(pixels.to(self.codec.device)).cpu().numpy()
         device = next(self.vae.parameters()).device
         return self.codec.decode(encode(self.vae, pixels.to(device))).cpu().numpy()
 
@@ -156,27 +132,26 @@ class Detector:
         secrets: Bits | None = None,
         source: str = "logits",
         notes: tuple[str, ...] = (),
-        calibrated: bool = True,
     ) -> Detection:
-        """The verdict on one image's logits, (L, 2); blind only if they were read as the calibration was."""
+        """The verdict on one image's logits, (L, 2)."""
         question = Question(self.fpr, secrets, self.payload, self.tries)
-        blind = self._blind(np.asarray(logits, np.float32)) if calibrated else None
-        if self.codec.calibration is not None and blind is None and self._other_vae and secrets is None:
+        blind = self._blind(np.asarray(logits, np.float32))
+        if self._other_vae and secrets is None:
             notes = notes if self.payload else (*notes, OTHER_VAE)
         return decide(logits, question, blind, source, notes, self.name)
 
     def _blind(self, logits: np.ndarray) -> BlindTest | None:
-        """None without a calibration for this reading: a pixel decoder is sure of itself in another way."""
+        """None without a calibration for this autoencoder."""
         calibration = self.codec.calibration
-        if calibration is None or self.pixel_decoder is not None or self._other_vae:
+        if calibration is None or self._other_vae:
             return None
-        found = evidence(logits[:, 1] - logits[:, 0], calibration.kind)
+        found = evidence(logits[:, 1] - logits[:, 0])
         return BlindTest(calibration.p_value(float(found)), calibration.smallest)
 
     @property
     def _other_vae(self) -> bool:
         """Whether the calibration is for other autoencoders than this one."""
-        if self.codec.calibration is None or self.vae is None:
+        if self.codec.calibration is None:
             return False
         known = self.codec.calibration.vaes
         return bool(known) and self._vae_digest not in known
@@ -188,28 +163,17 @@ class Detector:
     def _decide_batch(
         self, batch: list[Picture | ImageError], secrets: Bits | None
     ) -> Iterator[Detection | ImageError]:
-        views = [self._view(item) if isinstance(item, Picture) else View() for item in batch]
-        batch = [
-            view.undo(item) if isinstance(item, Picture) and view != View() else item
-            for item, view in zip(batch, views, strict=True)
-        ]
         pictures = [item for item in batch if isinstance(item, Picture)]
         rows: Iterator[np.ndarray] = iter(())
         if pictures:
             pixels = np.stack([picture.pixels() for picture in pictures])
             rows = iter(self.logits(torch.from_numpy(pixels)))
-        for item, view in zip(batch, views, strict=True):
-            if isinstance(item, ImageError):
-                yield item
-            else:  # a view is chosen for its evidence, which the calibration knows of pictures as they come
-                yield self.decide(next(rows), secrets, item.source, item.notes, calibrated=view == View())
-
-    def _view(self, picture: Picture) -> View:
-        """The view that the picture is read in: as it is, unless a mark is clear in another."""
-        if self.aligner is None:
-            return View()
-        view, found = self.aligner.find(picture)
-        return view if found >= CLEAR else View()
+        for item in batch:
+            yield (
+                item
+                if isinstance(item, ImageError)
+                else self.decide(next(rows), secrets, item.source, item.notes)
+            )
 
 
 def _own_vae(codec: str | Path) -> str | Path | nn.Module:

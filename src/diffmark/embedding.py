@@ -1,14 +1,12 @@
 """Marking an image that already exists: the decoded difference D(z + delta) - D(z) is added to it.
 
 The difference is made at the codec's native size, at which the detector looks too, and resampled to the image's.
-The image keeps its own detail, whatever the autoencoder would have lost of it, and its size costs nothing. A codec
-that is fitted gives each bit as much of delta as this image asks for (diffmark.fitting).
+The image keeps its own detail, whatever the autoencoder would have lost of it, and its size costs nothing.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,23 +15,17 @@ from PIL import Image
 from torch import Tensor, nn
 
 from diffmark.codec import Codec
-from diffmark.fitting import fitted_weights
 from diffmark.images import ImageLike, Picture, read_image
-from diffmark.latent_marks import look
 from diffmark.secret import Bits, SecretLike, as_secrets
-from diffmark.vae import check_family, decode, encode, own_vae, upcast
+from diffmark.vae import check_family, decode, encode, upcast
 
 
 @torch.no_grad()
 def embed(
-    image: ImageLike, codec: Codec, vae: nn.Module, secret: SecretLike, strength: float | None = None
+    image: ImageLike, codec: Codec, vae: nn.Module, secret: SecretLike, strength: float = 1.0
 ) -> Image.Image:
-    """An upright RGB copy of the image that carries the secret; strength 0 gives the pixels as they were.
-
-    By default the strength is the one that suits codec and autoencoder.
-    """
+    """An upright RGB copy of the image that carries the secret; strength 0 gives the pixels as they were."""
     check_family(codec.config, vae)
-    strength = suited_strength(codec, vae) if strength is None else strength
     if not 0 <= strength < math.inf:
         raise ValueError(f"strength must be a finite number of at least 0, got {strength}")
     secrets = as_secrets(secret, codec.config.length)
@@ -58,28 +50,5 @@ def _difference(picture: Picture, codec: Codec, vae: nn.Module, secrets: Bits, s
     device = next(vae.parameters()).device
     small = torch.from_numpy(picture.resized(codec.config.image_size).pixels())[None].to(device)
     z = encode(vae, small)
-    plain = decode(vae, z)
-
-    def difference_of(delta: Tensor) -> Tensor:
-        return (decode(vae, z + strength * delta.to(z)) - plain).float()
-
-    if not codec.config.fitted:
-        return difference_of(codec.delta(secrets)).cpu()
-    own = own_vae(codec, vae, device)
-    readers = [vae] if own is None else [vae, own]
-
-    def read(delta: Tensor) -> Tensor:
-        return look(codec, readers, small + difference_of(delta)).mean(dim=0)
-
-    weights = fitted_weights(codec, secrets, look(codec, readers, small).mean(dim=0), read)
-    return difference_of(codec.delta(secrets, weights=weights)).cpu()
-
-
-def suited_strength(codec: Codec, vae: nn.Module) -> float:
-    """`embed_strength` with our autoencoder of the codec's family, which it was chosen for, and 1 with any other.
-
-    Other autoencoders answer delta more strongly. A codec without a family has no other.
-    """
-    config: Any = vae.config
-    ours = getattr(config, "family", None) == codec.config.family
-    return codec.config.embed_strength if ours else 1.0
+    delta = strength * codec.delta(secrets).to(z)
+    return (decode(vae, z + delta) - decode(vae, z)).float().cpu()

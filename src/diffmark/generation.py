@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,24 +46,29 @@ class Sampling:
 
 def generate(
     pipe: Any,
-    codec: Codec,
+    codec: Codec | None,
     order: Order,
     sampling: Sampling | None = None,
     on_step: Callable[[], None] | None = None,
     pixel: PixelCodec | None = None,
 ) -> Any:
-    """The PIL image of one order, with the pixel layer too if its codec is given.
+    """The PIL image of one order, marked in its latents, in its pixels, or both: by the codecs that are given.
 
     `on_step` is called after each step; what it raises ends the work.
     """
+    if codec is None and pixel is None:
+        raise ValueError("an image is marked by a codec, by a pixel codec or by both: give one")
     sampling = sampling or Sampling()
+    marking: AbstractContextManager[Any] = nullcontext()
+    if codec is not None:
+        marking = watermark(pipe, codec, order.secret, sampling.strength, sampling.injection, pixel=False)
     options: dict[str, Any] = {}
     if order.negative_prompt:
         options["negative_prompt"] = order.negative_prompt
     if on_step:
         options["callback_on_step_end"] = lambda pipe, step, time, values: on_step() or values
     generator = torch.Generator("cpu").manual_seed(order.seed)  # the same image on every device
-    with watermark(pipe, codec, order.secret, sampling.strength, sampling.injection, pixel=False):
+    with marking:
         output = pipe(
             order.prompt,
             num_inference_steps=sampling.steps,
@@ -81,7 +87,7 @@ def generate(
 def generate_into(
     folder: str | Path,
     pipe: Any,
-    codec: Codec,
+    codec: Codec | None,
     orders: Iterable[Order],
     sampling: Sampling | None = None,
     provenance: dict[str, Any] | None = None,
@@ -96,7 +102,10 @@ def generate_into(
     """
     folder, sampling = Path(folder), sampling or Sampling()
     folder.mkdir(parents=True, exist_ok=True)
-    injection = sampling.injection or codec.config.injection
+    latent: dict[str, Any] = {}
+    if codec is not None:
+        latent["strength"] = sampling.strength
+        latent["injection"] = asdict(sampling.injection or codec.config.injection)
     first = 1 + max((int(path.stem) for path in folder.glob("*.png") if path.stem.isdigit()), default=-1)
     with (folder / RECORDS).open("a") as records:
         for number, order in enumerate(orders, start=first):
@@ -114,8 +123,7 @@ def generate_into(
                 "seed": order.seed,
                 "steps": sampling.steps,
                 "guidance": sampling.guidance,
-                "strength": sampling.strength,
-                "injection": asdict(injection),
+                **latent,
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                 "diffmark": __version__,
                 **(provenance or {}),

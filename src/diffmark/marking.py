@@ -12,6 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from diffusers import DiffusionPipeline, DPMSolverMultistepScheduler, UniPCMulti
 from diffusers.callbacks import PipelineCallback
 from torch import Tensor
 
-from diffmark.codec import Codec, CodecConfig
+from diffmark.codec import Codec
 from diffmark.injection import Injection
-from diffmark.latent_marks import delta_at_z0
-from diffmark.pixel.codec import PixelCodec
+from diffmark.pixel.codec import MIN_SIDE, PixelCodec
+from diffmark.pixel.layout import PixelConfig
 from diffmark.pixel.pipelines import PixelLayer
 from diffmark.secret import SecretLike, as_secrets
-from diffmark.vae import check_family, own_vae, upcast
+from diffmark.vae import check_family
 
 # Schedulers that tests hold to the dose. Others may rebuild a sample from before the share and lose it.
 SCHEDULERS = (
@@ -45,9 +46,6 @@ SCHEDULERS = (
 )
 
 
-SMALLEST = 0.5  # of a fitted codec's native height and width
-
-
 class UnmarkableError(ValueError):
     """The pipeline, or this call of it, cannot carry the mark. Raised instead of giving an unmarked image."""
 
@@ -55,24 +53,33 @@ class UnmarkableError(ValueError):
 @contextmanager
 def watermark(
     pipe: DiffusionPipeline,
-    codec: Codec,
+    codec: Codec | None,
     secrets: SecretLike,
     strength: float = 1.0,
     injection: Injection | None = None,
     pixel: PixelCodec | bool = True,
 ) -> Iterator[DiffusionPipeline]:
-    """Inside this context every image of `pipe` carries a secret, in two layers.
+    """Inside this context every image of `pipe` carries a secret: in its latents by `codec`, and in its pixels.
 
+    Without a codec (None) the pixel layer marks alone, in pipelines of any latent space.
     `secrets` is one secret for all images of a call, or one an image (hex, int, bytes, bits; see as_secrets).
     `strength` scales delta; 0 gives images bit-identical to unmarked ones. `injection` defaults to the one the
     codec was trained with. `pixel` writes the pixel layer into the decoded pictures too: True with the public key,
     a PixelCodec with its own, False not at all; latents that are not decoded (output_type="latent") cannot have it.
     The pipeline is as it was when the context ends, also after an exception.
     """
-    callback = WatermarkCallback(pipe, codec, secrets, strength, injection)
-    layer = PixelLayer.of(pixel, callback.secrets) if strength else None
-    plain = type(pipe)
-    pipe.__class__ = _marking_class(plain, callback, layer)
+    _check_strength(strength)
+    if codec is None:
+        _check_pixels(pipe, pixel, injection)
+        length = pixel.length if isinstance(pixel, PixelCodec) else PixelConfig().length
+    else:
+        length = codec.config.length
+    bits = as_secrets(secrets, length)
+    plain, layer = type(pipe), PixelLayer.of(pixel, bits) if strength else None
+    marking = _marking_class(plain, layer, alone=codec is None)
+    if codec is not None:
+        marking = _injecting_class(marking, WatermarkCallback(pipe, codec, bits, strength, injection))
+    pipe.__class__ = marking
     try:
         yield pipe
     finally:
@@ -97,8 +104,7 @@ class WatermarkCallback(PipelineCallback):
         super().__init__()
         self.injection = injection or codec.config.injection
         _check_pipeline(pipe, codec, self.injection)
-        if not 0 <= strength < math.inf:
-            raise ValueError(f"strength must be a finite number of at least 0, got {strength}")
+        _check_strength(strength)
         self.codec = codec
         self.secrets = as_secrets(secrets, codec.config.length)
         self.strength = strength
@@ -106,7 +112,6 @@ class WatermarkCallback(PipelineCallback):
         # An LCM's picture is `denoised`; where an inpainting pipeline pastes the original back, `mask` tells.
         self._tensor_inputs = ["latents"] + [name for name in ("denoised", "mask") if name in offered]
         self._delta: Tensor | None = None  # in the latents' own layout
-        self._size = (0, 0)  # (h, w) of the latents before any packing
         self._timesteps, self._weights = np.zeros(0), np.zeros(1)
         self._done = 0  # steps whose share has been added
         self._owed: Any = 0.0  # what rounding to the latents' dtype has left out so far
@@ -128,35 +133,16 @@ class WatermarkCallback(PipelineCallback):
             raise UnmarkableError(
                 f"{len(self.secrets)} secrets for {batch} images: give one for all, or one an image"
             )
-        if self.strength:
-            check_size(self.codec.config, size, self.injection.mode)
-        self._size = size
-        self._delta = self._laid_out(pipe, self.codec.delta(self.secrets, size), latents)
-        self._owed = torch.zeros_like(self._delta)
-        self._done = 0
-
-    def _laid_out(self, pipe: Any, delta: Tensor, latents: Tensor) -> Tensor:
-        """delta (B or 1, C, h, w) times strength, shaped and placed as the latents are."""
-        delta = delta.expand(latents.shape[0], -1, -1, -1)
+        delta = self.codec.delta(self.secrets, size).expand(batch, -1, -1, -1)
         if latents.ndim == 3:  # FLUX packs 2x2 latents into one token
             delta = pipe._pack_latents(delta, *delta.shape)
         if delta.shape != latents.shape:
             raise UnmarkableError(
                 f"latents have shape {tuple(latents.shape)}, the codec's delta {tuple(delta.shape)}"
             )
-        return delta.float().to(latents.device) * self.strength
-
-    def _fit(self, pipe: Any, latents: Tensor) -> Tensor:
-        """delta for the finished latents: those of mode `final` are known before it is added."""
-        z = latents
-        if latents.ndim == 3:
-            height, width = (side * pipe.vae_scale_factor for side in self._size)
-            z = pipe._unpack_latents(latents, height, width, pipe.vae_scale_factor)
-        with upcast(pipe.vae):
-            strength = self.strength * float(self._weights[-1])
-            own = own_vae(self.codec, pipe.vae, latents.device)
-            delta = delta_at_z0(self.codec, pipe.vae, z.float(), self.secrets, strength, own)
-        return self._laid_out(pipe, delta, latents)
+        self._delta = delta.float().to(latents.device) * self.strength
+        self._owed = torch.zeros_like(self._delta)
+        self._done = 0
 
     def begin(self, pipe: Any, latents: Tensor) -> None:
         """Right before the first step: fix the shares and add the first one to `latents`, in place."""
@@ -185,8 +171,6 @@ class WatermarkCallback(PipelineCallback):
                 "run that stops before the image is finished (denoising_end) cannot carry the mark; mark the next"
             )
         last = step_index + 2 == len(self._weights)
-        if last and self.injection.mode == "final" and self.codec.config.fitted:
-            self._delta = self._fit(pipeline, latents)
         share = self._share(pipeline, step_index + 1)
         if last and self._pastes_original(pipeline):
             share = self._restore(latents, callback_kwargs["mask"], share)
@@ -246,19 +230,40 @@ class WatermarkCallback(PipelineCallback):
         return restored if share is None else share + restored
 
 
-def _marking_class(plain: type, callback: WatermarkCallback, layer: PixelLayer | None = None) -> type:
-    """A subclass of the pipeline's class that runs `callback` and marks pixels with `layer`; its name stays."""
+def _marking_class(plain: type, layer: PixelLayer | None, alone: bool) -> type:
+    """A subclass of the pipeline's class that marks decoded pictures with `layer`; its name stays."""
 
     class Marking(plain):
-        _diffmark_latents: Tensor | None = None
+        _diffmark_plain = plain
 
+        @wraps(plain.__call__)
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            bound = inspect.signature(plain.__call__).bind(self, *args, **kwargs)
-            arguments = bound.arguments
+            arguments = inspect.signature(plain.__call__).bind(self, *args, **kwargs).arguments
             if arguments.get("padding_mask_crop") is not None:
                 raise UnmarkableError(
                     "padding_mask_crop pastes unmarked pixels around the result: leave it out"
                 )
+            with layer.on(self) if layer else nullcontext():
+                output = super().__call__(*args, **kwargs)
+            if alone and layer and not layer.marked:
+                raise UnmarkableError(
+                    f"without a codec only decoded pictures of at least {MIN_SIDE} pixels a side can be marked: "
+                    "this call gave none"
+                )
+            return output
+
+    Marking.__name__, Marking.__qualname__ = plain.__name__, plain.__qualname__
+    Marking.__module__ = plain.__module__
+    return Marking
+
+
+def _injecting_class(marking: type, callback: WatermarkCallback) -> type:
+    """A subclass of a marking class that runs `callback` as well."""
+
+    class Injecting(marking):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            bound = inspect.signature(marking.__call__).bind(self, *args, **kwargs)
+            arguments = bound.arguments
             theirs = arguments.get("callback_on_step_end")
             wanted = list(arguments.get("callback_on_step_end_tensor_inputs") or ["latents"])
             wanted = list(getattr(theirs, "tensor_inputs", wanted))
@@ -267,8 +272,7 @@ def _marking_class(plain: type, callback: WatermarkCallback, layer: PixelLayer |
                 dict.fromkeys(wanted + callback.tensor_inputs)
             )
             try:
-                with layer.on(self) if layer else nullcontext():
-                    output = plain.__call__(*bound.args, **bound.kwargs)
+                output = marking.__call__(*bound.args, **bound.kwargs)
             finally:
                 self.__dict__.pop("_diffmark_latents", None)
             if not callback.finished:
@@ -292,9 +296,9 @@ def _marking_class(plain: type, callback: WatermarkCallback, layer: PixelLayer |
                 callback.begin(self, latents)
             return super().progress_bar(*args, **kwargs)
 
-    Marking.__name__, Marking.__qualname__ = plain.__name__, plain.__qualname__
-    Marking.__module__ = plain.__module__
-    return Marking
+    Injecting.__name__, Injecting.__qualname__ = marking.__name__, marking.__qualname__
+    Injecting.__module__ = marking.__module__
+    return Injecting
 
 
 def _both(theirs: Callable[..., Any] | None, ours: WatermarkCallback) -> Callable[..., dict[str, Any]]:
@@ -308,10 +312,30 @@ def _both(theirs: Callable[..., Any] | None, ours: WatermarkCallback) -> Callabl
     return run
 
 
+def _check_strength(strength: float) -> None:
+    if not 0 <= strength < math.inf:
+        raise ValueError(f"strength must be a finite number of at least 0, got {strength}")
+
+
+def _check_free(pipe: Any) -> None:
+    if hasattr(type(pipe), "_diffmark_plain"):
+        raise UnmarkableError(f"this {type(pipe).__name__} is already inside a watermark context")
+
+
+def _check_pixels(pipe: Any, pixel: PixelCodec | bool, injection: Injection | None) -> None:
+    """Whether the pixel layer can mark this pipeline's pictures alone."""
+    if pixel is False or injection is not None:
+        raise ValueError("without a codec the pixel layer is the only mark: leave out pixel and injection")
+    _check_free(pipe)
+    if getattr(pipe, "image_processor", None) is None:
+        raise UnmarkableError(
+            f"{type(pipe).__name__} has no image_processor: its decoded pictures cannot be reached"
+        )
+
+
 def _check_pipeline(pipe: Any, codec: Codec, injection: Injection) -> None:
     name = type(pipe).__name__
-    if "_diffmark_latents" in vars(type(pipe)):
-        raise UnmarkableError(f"this {name} is already inside a watermark context")
+    _check_free(pipe)
     for part in ("vae", "scheduler", "prepare_latents"):
         if getattr(pipe, part, None) is None:
             raise UnmarkableError(
@@ -331,22 +355,6 @@ def _check_pipeline(pipe: Any, codec: Codec, injection: Injection) -> None:
     offers_mask = "mask" in type(pipe)._callback_tensor_inputs
     if "Inpaint" in name and not (offers_mask and getattr(pipe, "unet", None) is not None):
         raise UnmarkableError(f"{name} hides what it pastes back: only injection mode 'final' can mark it")
-
-
-def check_size(config: CodecConfig, size: tuple[int, int], mode: str) -> None:
-    """The patterns of a fitted codec are as fine as its latents; what smaller ones need is known at z0 alone."""
-    native, least = (config.height, config.width), SMALLEST if mode == "final" else 1
-    if config.fitted and min(side / own for side, own in zip(size, native, strict=True)) < least:
-        needed, asked = (
-            "x".join(str(math.ceil(side * config.pixels_per_latent * share)) for side in sides)
-            for sides, share in ((native, least), (size, 1))
-        )
-        raise UnmarkableError(
-            f"images of {asked} pixels are too small for this codec, which needs {needed} (height x width) or "
-            f"more in injection mode {mode!r}: generate larger ones"
-            + ("" if mode == "final" else ", use mode 'final', which needs half of that,")
-            + " or mark the finished image with `diffmark embed`"
-        )
 
 
 def _latent_size(pipe: Any, latents: Tensor, arguments: dict[str, Any]) -> tuple[int, int]:

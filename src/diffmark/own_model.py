@@ -20,10 +20,8 @@ from diffmark.codec import Codec
 from diffmark.detection import Detector
 from diffmark.evaluation.metrics import psnr
 from diffmark.images import ImageLike, read_image
-from diffmark.latent_marks import delta_at_z0
-from diffmark.marking import check_size
 from diffmark.provenance import weights_digest
-from diffmark.vae import decode, encode, own_vae
+from diffmark.vae import decode, encode
 
 LEVEL = 100.0  # dB that pictures without any difference count as
 OTHERS = 2  # unmarked images of a picture beside its crops: itself and its round trip
@@ -50,11 +48,12 @@ def calibrate(
             "only mode 'final' can be measured with pictures alone"
         )
     size = size or codec.config.image_size
-    _check_generated(codec, size)
+    cell = codec.config.pixels_per_latent
+    if any(side < 1 or side % cell for side in size):
+        raise ValueError(f"height and width must be multiples of {cell}, got {size[0]}x{size[1]}")
     detector = Detector(codec, vae)
     share = float(codec.config.injection.weights([0.0])[-1])
     place = next(vae.parameters()).device
-    own = own_vae(codec, vae, place)
     right, ratios, negatives = [], [], []
     for number, image in enumerate(images):
         picture = read_image(image)
@@ -62,7 +61,8 @@ def calibrate(
         secret = rng.integers(2, size=(1, codec.config.length), dtype=np.uint8)
         z = encode(vae, torch.from_numpy(picture.resized(size).pixels())[None].to(place))
         clean = _as_image(decode(vae, z))
-        marked = _as_image(decode(vae, z + share * delta_at_z0(codec, vae, z, secret, share, own)))
+        delta = codec.delta(secret, (size[0] // cell, size[1] // cell)).to(z)
+        marked = _as_image(decode(vae, z + share * delta))
         ratios.append(psnr(marked, clean))
         right.append(int(((_margins(detector, [marked])[0] > 0) == secret[0]).sum()))
         parts = [random_crop(picture.image, rng) for _ in range(crops)]
@@ -71,16 +71,7 @@ def calibrate(
         raise ValueError("there are no images to calibrate on")
     margins = np.concatenate(negatives)
     figures = {"size": list(size), **_figures(right, ratios, margins, codec.config.length, seed)}
-    kind = codec.config.evidence
-    return Calibration.measure(evidence(margins, kind), figures, weights_digest(vae, half=True), kind)
-
-
-def _check_generated(codec: Codec, size: tuple[int, int]) -> None:
-    """Whether pictures of this (height, width) have latents, and latents that the codec can mark."""
-    cell = codec.config.pixels_per_latent
-    if any(side < 1 or side % cell for side in size):
-        raise ValueError(f"height and width must be multiples of {cell}, got {size[0]}x{size[1]}")
-    check_size(codec.config, (size[0] // cell, size[1] // cell), codec.config.injection.mode)
+    return Calibration.measure(evidence(margins), figures, weights_digest(vae, half=True))
 
 
 def _figures(

@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from diffmark.codec import Codec, CodecConfig
+from diffmark.codec import CodecConfig
 
 
 class FamilyError(ValueError):
@@ -88,9 +87,6 @@ def check_family(codec: CodecConfig, vae: nn.Module) -> None:
         raise FamilyError(
             f"unknown family {codec.family!r}: there are {', '.join(FAMILIES)}, or none for your own"
         )
-    named = getattr(config, "family", None)  # our own autoencoders say it
-    if named is not None and named != codec.family:
-        raise FamilyError(f"the codec is for the family {codec.family!r}, the vae is of {named!r}")
     space = FAMILIES[codec.family]
     # A scaling factor of 1 tells nothing: tiny autoencoders give scaled latents of any family.
     known = space.scaling_factor
@@ -106,20 +102,13 @@ def check_family(codec: CodecConfig, vae: nn.Module) -> None:
         )
 
 
-def family_of(vae: nn.Module) -> str:
-    """The family that an autoencoder is of, by what it says of itself."""
-    config: Any = vae.config
-    named = getattr(config, "family", None)
-    if named is not None:
-        return str(named)
-    for family, space in FAMILIES.items():
-        if space.vae_class == type(vae).__name__:
-            return family
-        if space.scaling_factor and abs(config.scaling_factor / space.scaling_factor - 1) <= 1e-3:
-            return family
-    raise FamilyError(
-        f"a {type(vae).__name__} of scaling factor {config.scaling_factor} may be of any family: name the codec"
-    )
+def fits(codec: CodecConfig, vae: nn.Module) -> bool:
+    """Whether `check_family` has nothing to say."""
+    try:
+        check_family(codec, vae)
+    except FamilyError:
+        return False
+    return True
 
 
 def _downsampling(config: Any) -> int:
@@ -148,23 +137,6 @@ def load_vae(source: str | Path) -> nn.Module:
         raise FileNotFoundError(
             f"{str(source)!r} is no folder, and the hub gave no pipeline with a vae of that id: {error}"
         ) from error
-
-
-def own_vae(codec: Codec, beside: nn.Module, device: torch.device) -> nn.Module | None:
-    """The small autoencoder that lies in a codec's folder, to read beside another one.
-
-    None where there is none, or where that one is it, or another of its class.
-    """
-    from diffmark.vista.autoencoder import PatchAutoencoder
-
-    if codec.folder is None or not (codec.folder / "vae").is_dir() or isinstance(beside, PatchAutoencoder):
-        return None
-    return _small_vae((codec.folder / "vae").resolve(), device)
-
-
-@lru_cache(maxsize=4)
-def _small_vae(folder: Path, device: torch.device) -> nn.Module:
-    return load_vae(folder).requires_grad_(False).float().to(device)
 
 
 def _find_class(name: str) -> Any:

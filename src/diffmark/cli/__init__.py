@@ -17,7 +17,6 @@ from diffmark.cli import (
     detect,
     embed,
     evaluate,
-    export_onnx,
     generate,
     identify,
     info,
@@ -40,7 +39,6 @@ app.command("generate")(generate.generate)
 app.command("detect")(detect.detect)
 app.command("embed")(embed.embed)
 app.command("calibrate")(calibrate.calibrate)
-app.command("export-onnx")(export_onnx.export_onnx)
 app.command("attack")(attack.attack)
 app.command("evaluate")(evaluate.evaluate)
 app.command("identify")(identify.identify)

@@ -16,12 +16,10 @@ def calibrate(
     model: Annotated[
         str, typer.Option(help="Your model: a pipeline's or autoencoder's folder, or a hub id.")
     ],
+    codec: Annotated[str, typer.Option(help="A codec for the model's latents: name, folder, or hub id.")],
     images: Annotated[Path, typer.Option(help="Folder of pictures of the kind that you generate.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the calibrated codec; CODEC-calibrated by default.")
-    ] = None,
-    codec: Annotated[
-        str | None, typer.Option(help="A codec's name, folder, or hub id; the model's family by default.")
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Pictures at most.")] = 200,
     height: Annotated[
@@ -46,12 +44,12 @@ def calibrate(
     from diffmark.calibration import check_negatives
     from diffmark.cli.detect import expand
     from diffmark.codec import Codec
-    from diffmark.codec_files import PIXEL_FILE, find_codec
+    from diffmark.codec_files import find_codec
     from diffmark.own_model import OTHERS
     from diffmark.own_model import calibrate as measure
     from diffmark.pipelines import find_device
     from diffmark.progress import track
-    from diffmark.vae import family_of, load_vae
+    from diffmark.vae import load_vae
 
     if not images.is_dir():
         raise ValueError(f"{images}: no such folder")
@@ -60,7 +58,6 @@ def calibrate(
         check_negatives(len(paths) * (crops + OTHERS))  # before minutes of work
     place = find_device(device)
     autoencoder = load_vae(model).float().to(place)
-    codec = codec or family_of(autoencoder)
     loaded = Codec.from_pretrained(codec).to(place)
     out = out or Path(f"{Path(codec).name}-calibrated")
     sides = [side for side in (height, width) if side]
@@ -71,11 +68,8 @@ def calibrate(
     loaded.provenance = {**loaded.provenance, "calibrated_on": model}
     loaded.cpu().save_pretrained(out, dtype=torch.float16 if half else torch.float32)
     source = find_codec(codec)
-    if source.resolve() != out.resolve():
-        if (source / "vae").is_dir():
-            shutil.copytree(source / "vae", out / "vae", dirs_exist_ok=True)
-        if (source / PIXEL_FILE).is_file():
-            shutil.copy(source / PIXEL_FILE, out)
+    if source.resolve() != out.resolve() and (source / "vae").is_dir():
+        shutil.copytree(source / "vae", out / "vae", dirs_exist_ok=True)
     typer.echo(json.dumps(loaded.calibration.measured, indent=2))
     typer.echo(f"written to {out}", err=True)
     if loaded.calibration.smallest > RATE:

@@ -26,13 +26,6 @@ ReaderName = Annotated[
     ),
 ]
 
-Align = Annotated[
-    bool,
-    typer.Option(
-        "--align", help="Look for turned or cropped marks of a latent codec too; slow where there is none."
-    ),
-]
-
 
 def detect(
     images: Annotated[
@@ -46,11 +39,6 @@ def detect(
     vae: Annotated[
         str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
     ] = None,
-    fast: Annotated[
-        bool,
-        typer.Option("--fast", help="Read a latent codec with its pixel decoder, without an autoencoder."),
-    ] = False,
-    align: Align = False,
     secret: Annotated[
         list[str] | None, typer.Option(help="Hex of a secret to look for; may be repeated.")
     ] = None,
@@ -74,14 +62,8 @@ def detect(
     """
     from diffmark.progress import track
 
-    if maps and align:
-        raise typer.BadParameter("a map shows a picture as it came: give --maps or --align")
-    if maps and fast:
-        raise typer.BadParameter("a map needs an autoencoder: give --maps or --fast")
     paths = list(expand(images, sys.stdin))
-    detector: Any = open_reader(
-        codec, vae, key, plain, fpr=fpr, device=device, fast=fast, align=align, batch_size=batch_size
-    )
+    detector: Any = open_reader(codec, vae, key, plain, fpr=fpr, device=device, batch_size=batch_size)
     detector.payload = read_scheme(payload_key, payload_bits, detector.length)
     outcomes = track(detector.scan(paths, secret or None), "reading", len(paths))
     if maps:

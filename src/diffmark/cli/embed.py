@@ -67,10 +67,7 @@ def embed(
         str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
     ] = None,
     strength: Annotated[
-        float | None,
-        typer.Option(
-            help="Scale of a latent codec's mark; by default what suits it, and 1 with another --vae."
-        ),
+        float | None, typer.Option(help="Scale of a latent codec's mark; 1 by default.")
     ] = None,
     format: Annotated[
         Format | None, typer.Option(help="Of the files in a folder; the source's by default, else png.")
@@ -189,12 +186,11 @@ def _pixel_marker(
 def _latent_marker(codec: str, vae: str | None, strength: float | None) -> _Marker:
     from diffmark.detection import Detector
     from diffmark.embedding import embed as mark_latent
-    from diffmark.embedding import suited_strength
     from diffmark.images import read_image
     from diffmark.secret import to_hex
 
     detector = Detector.from_pretrained(codec, vae)
-    dose = suited_strength(detector.codec, detector.vae) if strength is None else strength
+    dose = 1.0 if strength is None else strength
 
     def mark(path: Path, bits: Any) -> tuple[Any, Any, dict[str, Any]]:
         picture = read_image(path)

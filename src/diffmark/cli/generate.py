@@ -40,7 +40,13 @@ def generate(
     model: Annotated[
         str, typer.Option(help="An embedded model, a pipeline's folder, or a hub id.")
     ] = "vista",
-    codec: Annotated[str, typer.Option(help="A codec's name, folder, or hub id.")] = "vista",
+    codec: Annotated[
+        str | None,
+        typer.Option(
+            help="Latent codec: name, folder, or hub id. By default vista for models of its family; others are "
+            "marked in the pixel layer alone."
+        ),
+    ] = None,
     secret: SecretOption = "random",
     principal: Principal = None,
     payload_key: PayloadKey = None,
@@ -59,7 +65,7 @@ def generate(
     injection: Annotated[
         str | None, typer.Option(help="persistent, paper, mean, late or final; the codec's own by default.")
     ] = None,
-    strength: Annotated[float, typer.Option(help="Scale of the mark; 0 leaves the image unmarked.")] = 1.0,
+    strength: Annotated[float, typer.Option(help="Scale of the latent codec's mark; 0 leaves it out.")] = 1.0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for PNGs and images.jsonl.")] = Path("generated"),
     c2pa_cert: Chain = None,
@@ -74,27 +80,38 @@ def generate(
     from diffmark.pipelines import default_guidance, default_steps, load_pipeline
     from diffmark.pixel.codec import PixelCodec
     from diffmark.progress import track
+    from diffmark.readers import LATENT
+    from diffmark.vae import fits
 
     texts = _prompts(prompt, prompts)
-    loaded = Codec.from_pretrained(codec)
-    scheme = read_scheme(payload_key, payload_bits, loaded.config.length)
-    check_choice(secret, principal, scheme, account)
+    if codec is not None and layers is Layers.pixel:
+        raise typer.BadParameter("the pixel layer alone needs no latent codec: leave out --codec or --layers")
     pixel = PixelCodec(key) if layers is not Layers.generation else None
-    if layers is Layers.pixel:
-        strength = 0.0
+    loaded = Codec.from_pretrained(codec or LATENT) if layers is not Layers.pixel else None
+    length = loaded.config.length if loaded else PixelCodec().length
+    scheme = read_scheme(payload_key, payload_bits, length)
+    check_choice(secret, principal, scheme, account)
+    pipe = load_pipeline(model, device)
+    pipe.set_progress_bar_config(disable=True)
+    if loaded and codec is None and pixel and not fits(loaded.config, pipe.vae):
+        typer.echo(f"no latent codec for {model}: its images are marked in the pixel layer alone", err=True)
+        layers, loaded = Layers.pixel, None
+    if injection and loaded is None:
+        raise typer.BadParameter("--injection is for a latent codec: give --codec")
     sampling = Sampling(
         steps or default_steps(model),
         guidance or default_guidance(model),
         strength,
-        loaded.config.injection_in(injection) if injection else None,
+        loaded.config.injection_in(injection) if injection and loaded else None,
     )
-    made_by = {"model": model, "codec": codec, "layers": layers.value}
+    made_by = {"model": model, "layers": layers.value}
+    if loaded is not None:
+        made_by["codec"] = codec or LATENT
     if pixel is not None:
         made_by["key_id"] = pixel.key.id
     with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:
         finish = signing(keys, c2pa_cert, c2pa_key)
         prompts_of_all = texts * count
-        length = loaded.config.length
         secrets = secrets_for(
             len(prompts_of_all), length, secret, principal, scheme, account, keys, "generate"
         )
@@ -104,8 +121,6 @@ def generate(
         ]
         if finish and keys is not None:
             keys.manifests.check(order.secret for order in orders)
-        pipe = load_pipeline(model, device)
-        pipe.set_progress_bar_config(disable=True)
         made = generate_into(out, pipe, loaded, orders, sampling, made_by, finish, pixel)
         for record in track(made, "generating", len(orders)):
             line = f"{out / record['file']}  secret {record['secret']}  seed {record['seed']}  {record['prompt']}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diffmark.cli.detect import Align, ReaderName, open_reader
+from diffmark.cli.detect import ReaderName, open_reader
 from diffmark.cli.marks import KeyFile
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
 
@@ -39,7 +39,6 @@ def identify(
     vae: Annotated[
         str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
     ] = None,
-    align: Align = False,
     registry: Url = None,
     actor: Actor = None,
     reason: Reason = "",
@@ -51,7 +50,7 @@ def identify(
     2: an image could not be read, or another error. Every call is written to the registry's audit log before its
     answer is shown.
     """
-    found = list(read(images or [], codec, vae, key, align))
+    found = list(read(images or [], codec, vae, key))
     sources = [(name, values) for name, values in found if values is not None]
     if not found and not bits:
         raise ValueError("give an image, a folder, a file of logits, or --bits HEX")
@@ -71,9 +70,7 @@ def identify(
     raise typer.Exit(2 if unreadable else 0 if all(result.verdict for result in results) else 1)
 
 
-def read(
-    names: list[str], codec: str, vae: str | None, key: Path | None, align: bool
-) -> Iterator[tuple[str, Any]]:
+def read(names: list[str], codec: str, vae: str | None, key: Path | None) -> Iterator[tuple[str, Any]]:
     """(name, logits (64, 2)) of every image or row of a logits file; None for an image that cannot be read."""
     from diffmark.cli.detect import expand
     from diffmark.progress import track
@@ -86,7 +83,7 @@ def read(
     if pictures:
         from diffmark.images import ImageError
 
-        outcomes = open_reader(codec, vae, key, align=align).scan(pictures)
+        outcomes = open_reader(codec, vae, key).scan(pictures)
         for path, outcome in zip(pictures, track(outcomes, "reading", len(pictures)), strict=True):
             if isinstance(outcome, ImageError):
                 typer.echo(f"error: {outcome}", err=True)

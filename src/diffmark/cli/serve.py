@@ -74,10 +74,12 @@ def _painter(service: Service, model: str | None) -> Painter | None:
     latent = service.reading.latent
     if model is None and (latent is None or latent.codec.config.family != "vista"):
         return None
-    if latent is None:
-        raise ValueError("a model needs a latent codec: leave out --codec pixel")
+    codec = latent.codec if latent else None
     pixel = None if service.reading.detector is latent else service.reading.pixel.codec
-    return Painter.load(model or "vista", latent.codec, pixel)
+    painter = Painter.load(model or "vista", codec, pixel)
+    if codec and painter.codec is None:
+        typer.echo(f"no latent codec for {model}: its images are marked in the pixel layer alone", err=True)
+    return painter
 
 
 @tokens.command()

@@ -16,12 +16,10 @@ from torch import Tensor
 from diffmark.detection import Detector
 from diffmark.generation import Order, Sampling, generate
 from diffmark.injection import Injection
-from diffmark.latent_marks import delta_at_z0
 from diffmark.marking import watermark
 from diffmark.methods.base import Method
 from diffmark.provenance import weights_digest
 from diffmark.vae import decode as vae_decode
-from diffmark.vae import own_vae, upcast
 
 
 class DiffMark(Method):
@@ -64,9 +62,7 @@ class DiffMark(Method):
         """With injection `final` the mark is added to z0 alone."""
         dose = self.sampling.strength * self.injection.dose
         z0, vae = z0.to(self.pipe.device), self.pipe.vae
-        with upcast(vae):
-            own = own_vae(self.codec, vae, z0.device)
-            delta = delta_at_z0(self.codec, vae, z0.float(), secrets, dose, own)
+        delta = self.codec.delta(secrets, (z0.shape[-2], z0.shape[-1]))
         pixels = vae_decode(vae, z0 + dose * delta.to(z0))
         return self.pipe.image_processor.postprocess(pixels, output_type="pil")
 

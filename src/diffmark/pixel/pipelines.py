@@ -18,6 +18,7 @@ class PixelLayer:
 
     def __init__(self, codec: PixelCodec, secrets: Bits) -> None:
         self.codec, self.secrets = codec, secrets
+        self.marked = False  # whether the last call of the pipeline gave pictures
 
     @classmethod
     def of(cls, pixel: PixelCodec | bool, secrets: Bits) -> PixelLayer | None:
@@ -35,6 +36,7 @@ class PixelLayer:
         """While this is open, pictures that the pipeline's image processor gets are marked first."""
         processor = pipe.image_processor
         plain = processor.postprocess
+        self.marked = False
 
         def postprocess(image: Any, *args: Any, **kwargs: Any) -> Any:
             return plain(self.mark(image), *args, **kwargs)
@@ -49,10 +51,16 @@ class PixelLayer:
         """A tensor of pictures (B, 3, H, W) in [-1, 1]; what is not pictures (latents) is given back as it is."""
         if decoded.ndim != 4 or decoded.shape[1] != 3 or min(decoded.shape[2:]) < MIN_SIDE:
             return decoded
-        secrets = np.broadcast_to(self.secrets, (len(decoded), self.secrets.shape[1]))
+        count = len(decoded)
+        if len(self.secrets) not in (1, count):
+            raise ValueError(
+                f"{len(self.secrets)} secrets for {count} images: give one for all, or one an image"
+            )
+        secrets = np.broadcast_to(self.secrets, (count, self.secrets.shape[1]))
         residuals = [
             self.codec.residual((picture / 2 + 0.5).clamp(0, 1), secret).transpose(2, 0, 1) / 127.5
             for picture, secret in zip(decoded.float(), secrets, strict=True)
         ]
+        self.marked = True
         added = decoded.new_tensor(np.stack(residuals), dtype=decoded.float().dtype)
         return (decoded.float() + added).to(decoded.dtype)

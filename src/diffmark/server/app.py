@@ -242,10 +242,7 @@ def create_app(service: Service) -> FastAPI:
                 description="SSIMULACRA2 of the marked picture (pixel layer); 80 to 90 by default.",
             ),
         ] = None,
-        strength: Annotated[
-            float | None,
-            Form(ge=0, le=10, description="Scale of a latent codec's mark; what suits it by default."),
-        ] = None,
+        strength: Annotated[float, Form(ge=0, le=10, description="Scale of a latent codec's mark.")] = 1.0,
     ) -> Response:
         """The image with a mark, as PNG: of a given secret, or of a fresh key for a principal (X-Diffmark-Key)."""
         (upload,) = _uploads([image])

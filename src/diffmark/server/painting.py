@@ -16,6 +16,7 @@ from diffmark.pipelines import default_guidance, load_pipeline
 from diffmark.pixel.codec import PixelCodec
 from diffmark.secret import Bits
 from diffmark.server.models import GenerateRequest
+from diffmark.vae import fits
 
 
 @dataclass(frozen=True)
@@ -28,17 +29,21 @@ class Painting:
 
 
 class Painter:
-    """A pipeline that can carry the codec's mark; it raises here if it cannot."""
+    """A pipeline that can carry the marks of these codecs; it raises here if it cannot."""
 
-    def __init__(self, pipe: Any, codec: Codec, model: str, pixel: PixelCodec | None = None) -> None:
+    def __init__(self, pipe: Any, codec: Codec | None, model: str, pixel: PixelCodec | None = None) -> None:
         self.pipe, self.codec, self.model, self.pixel = pipe, codec, model, pixel
         pipe.set_progress_bar_config(disable=True)
         with watermark(pipe, codec, 0):
             pass
 
     @classmethod
-    def load(cls, model: str, codec: Codec, pixel: PixelCodec | None = None) -> Painter:
-        return cls(load_pipeline(model), codec, model, pixel)
+    def load(cls, model: str, codec: Codec | None, pixel: PixelCodec | None = None) -> Painter:
+        """With a pixel codec, a model whose latents the other one is not for is marked in pixels alone."""
+        pipe = load_pipeline(model)
+        if codec and pixel and not fits(codec.config, pipe.vae):
+            codec = None
+        return cls(pipe, codec, model, pixel)
 
     def paint(self, request: GenerateRequest, key: str, secret: Bits, deadline: float) -> Painting:
         """The image of a request; TimeoutError at the first step after the deadline (monotonic seconds)."""

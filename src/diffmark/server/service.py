@@ -104,7 +104,7 @@ class Service:
         return Examination.of(found, picture.image.size, answer, evidence)
 
     def embed(
-        self, upload: tuple[str, bytes], secret: str, quality: float | None, strength: float | None
+        self, upload: tuple[str, bytes], secret: str, quality: float | None, strength: float = 1.0
     ) -> bytes:
         """The marked image as PNG: in the pixel layer, or by the service's latent codec if it has no other."""
         try:

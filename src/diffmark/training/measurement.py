@@ -104,12 +104,8 @@ def measure_codec(
     found: dict[str, Any] = {"injection": asdict(codec.config.injection)}
     found |= _measure_marked(codec, detector, pairs, marked, seed)
     margins = _margins(detector, autoencoder, unseen, range(skipped + marked, total))
-    kind = codec.config.evidence
     codec.calibration = Calibration.measure(
-        evidence(margins, kind),
-        {"images": unseen.name.split()[0]},
-        weights_digest(autoencoder, half=True),
-        kind,
+        evidence(margins), {"images": unseen.name.split()[0]}, weights_digest(autoencoder, half=True)
     )
     found["negatives"] = _describe_negatives(margins, codec, seed)
     found["blind_tpr_at_1e-3"] = blind_rate(codec.calibration, found.pop("evidence"))
@@ -152,7 +148,7 @@ def _measure_marked(codec: Codec, detector: Detector, pairs: Pairs, count: int, 
             logits = detector.logits(_pixels(attacked, codec))
             matches[name] += (logits.argmax(-1) == secrets.numpy()).sum(axis=1).tolist()
             if name == "none":
-                scores += evidence(logits[..., 1] - logits[..., 0], codec.config.evidence).tolist()
+                scores += evidence(logits[..., 1] - logits[..., 0]).tolist()
     return {
         "marked": count,
         "psnr": {"mean": rounded(np.mean(ratios)), "min": rounded(min(ratios))},

@@ -26,9 +26,9 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
 
     `block_out_channels` are the channels at full, half, quarter and eighth size; there are no layers at half
     size, the entry stands so that pipelines count three halvings. Images are (B, 3, H, W) in [-1, 1], H and W
-    multiples of 8; latents (B, latent_channels, H/8, W/8), to be multiplied by `config.scaling_factor`. `family`
-    names the latent space, where it is one that other autoencoders have too. `refinement_channels` is the width of
-    the decoder's last stage (diffmark.vista.refinement), 0 for a decoder without one.
+    multiples of 8; latents (B, latent_channels, H/8, W/8), to be multiplied by `config.scaling_factor`.
+    `refinement_channels` is the width of the decoder's last stage (diffmark.vista.refinement), 0 for a decoder
+    without one.
     """
 
     _supports_gradient_checkpointing = False
@@ -43,9 +43,7 @@ class PatchAutoencoder(ModelMixin, ConfigMixin):
         layers_per_block: int = 2,
         sample_size: int = 256,
         scaling_factor: float = 1.0,
-        shift_factor: float = 0.0,  # pipelines of SD3 and FLUX ask for it
         force_upcast: bool = False,
-        family: str | None = None,
         refinement_channels: int = 0,
         refinement_layers: int = 2,
     ) -> None:
