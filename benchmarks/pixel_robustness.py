@@ -1,6 +1,7 @@
 """The pixel layer after everything that happens to pictures, beside what else marks finished images, in one run.
 
-    python benchmarks/pixel_robustness.py --pictures DIR DIR --autoencoders DIR --folder RUN --docs docs/pixel.md
+    python benchmarks/pixel_robustness.py --pictures DIR DIR --autoencoders DIR --folder RUN \\
+        --docs docs/pixel.md README.md
 
 Pictures are of the test part (`pictures.split`), as many of each folder, 512 x 512. Every method marks them as it
 does by default and reads them plainly; the pixel layer searches for a view where it needs to. A picture counts as
@@ -150,6 +151,18 @@ CURVE = (
     "crop to 0.25",
     "blur 8",
     "taesd",
+)
+HEADLINE = (
+    "nothing",
+    "JPEG 50",
+    "JPEG 10",
+    "noise 0.1",
+    "rotation 27",
+    "mirror",
+    "crop to 0.5",
+    "screenshot in a frame",
+    "rotation 30, crop 0.6, JPEG 75",
+    "blur 8",
 )
 # The figures of the pixel layer's design: (bit accuracy, share marked); what a row without one is asked is None.
 ASKED: dict[str, tuple[float, float | None]] = {
@@ -453,12 +466,29 @@ def _asked(attack: str) -> str:
     return f"{accuracy:g}" + ("" if marked is None else f" ({marked:g})")
 
 
+def headline(found: dict[str, Any]) -> str:
+    """The least that a reader wants to know: visibility, and the share marked after a few attacks."""
+    shown = [name for name in ("pixel", *RIVALS) if name in found]
+    lines = [_line(["share of pictures marked at FPR 1e-6", *shown]), "| --- " * (1 + len(shown)) + "|"]
+    seen = [f"{found[name]['visibility']['ssimulacra2']['mean']:.0f}" for name in shown]
+    lines.append(_line(["SSIMULACRA2 of the mark (higher is less visible)", *seen]))
+    for attack in HEADLINE:
+        cells = [found[name]["cells"].get(attack) for name in shown]
+        lines.append(_line([attack, *(f"{cell['marked']:.2f}" if cell else "" for cell in cells)]))
+    counts = ", ".join(f"{found[name]['pictures']} for {name}" for name in shown)
+    return "\n".join(lines) + (
+        f"\n\nPhotographs and SD images of 512 px that nothing was chosen on ({counts}); all rows with intervals are in "
+        "[docs/pixel.md](docs/pixel.md) and `results/pixel_robustness.json`."
+    )
+
+
 def tables(found: dict[str, Any]) -> dict[str, str]:
     """What goes into the page, by the name of its place."""
     main = ["pixel", *RIVALS, *RETIRED]
     figures = [*KEPT, *MOVED, *COMBINED, *HARSH, *ROUND_TRIPS, "taesd twice"]
     others = [name for name in found if name not in main]
     return {
+        "pixel headline": headline(found),
         "pixel visibility": visibility_table(found),
         "pixel robustness": attack_table(found, main, figures),
         "pixel waves": attack_table(found, main, list(waves())),
@@ -467,15 +497,15 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def write(run: Run, seed: int, out: Path, docs: Path | None) -> None:
-    """The results of the rows that are there, and the page's tables."""
+def write(run: Run, seed: int, out: Path, docs: list[Path]) -> None:
+    """The results of the rows that are there, and the tables of pages."""
     rows = run.rows()
     found = summary(rows)
     head = {"command": command_line(), "seed": seed, "versions": versions(), "revision": run.revision}
     config = {"fpr": FPR, "pixel_code": run.code, "folders": run_folders(run)}
     out.write_text(json.dumps({**head, "config": config, "results": found}, indent=1) + "\n")
-    if docs:
-        pictures.fill(docs, tables(found))
+    for page in docs:
+        pictures.fill(page, tables(found))
 
 
 def run_folders(run: Run) -> list[str]:
@@ -506,7 +536,7 @@ def main() -> None:
     parser.add_argument("--part", default="1/1", help="i/n: only this share of the tasks")
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--report", action="store_true", help="write the results of the rows that are there")
-    parser.add_argument("--docs", type=Path, help="page whose tables are filled")
+    parser.add_argument("--docs", type=Path, nargs="*", default=[], help="pages whose tables are filled")
     parser.add_argument("--out", type=Path, default=Path("results/pixel_robustness.json"))
     options = parser.parse_args()
     names = [folder.name for folder in options.pictures]
