@@ -5,9 +5,11 @@ Exit codes: 0 done (detect: every image is marked), 1 detect: an image is not ma
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+from diffmark import __version__
 from diffmark.cli import (
     attack,
     audit,
@@ -29,7 +31,6 @@ from diffmark.cli import (
 )
 
 app = typer.Typer(
-    help="Write a secret into every image that a frozen diffusion model generates, and read it back.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -53,6 +54,22 @@ app.command("serve")(serve.serve)
 app.add_typer(serve.tokens, name="token")
 app.add_typer(vista.app, name="vista")
 app.add_typer(baselines.app, name="baselines")
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"diffmark {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Write a secret into images, read it back, and name the account it was issued to."""
 
 
 def main() -> None:

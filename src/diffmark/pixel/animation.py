@@ -37,8 +37,8 @@ class Animation:
                     raise ImageError(f"{path}: {count} frames of {image.width}x{image.height} are too many")
                 frames, durations = [], []
                 for frame in ImageSequence.Iterator(image):
+                    frames.append(frame.convert("RGB"))  # WebP tells a frame's duration once it is decoded
                     durations.append(int(frame.info.get("duration") or DEFAULT_MS))
-                    frames.append(frame.convert("RGB"))
                 return cls(str(path), frames, durations, int(image.info.get("loop", 0)))
         except ImageError:
             raise
