@@ -21,7 +21,6 @@ from PIL import Image
 
 from diffmark import Codec, Detector, watermark
 from diffmark.attacks.regeneration import Regeneration, compression_attack
-from diffmark.codec_files import find_codec
 from diffmark.evaluation.metrics import blockiness, psnr
 from diffmark.evaluation.perception import alignment
 from diffmark.evaluation.studio import unseen_orders
@@ -89,13 +88,13 @@ def main() -> None:
             name: read(detector, generated(load_pipeline(name), codec, orders, injection, 1.0), orders)
             for name in SIBLINGS
         }
-    config = {"codec": find_codec(arguments.codec).name, "weights": weights_digest(codec, half=True)}
+    config = {"codec": arguments.codec, "weights": weights_digest(codec, half=True)}
     config |= {"injection": asdict(injection), "count": arguments.count, "first": arguments.first}
     config |= {"steps": STEPS, "guidance": GUIDANCE, "rate": RATE, "model": model_digest("vista")}
     config |= {"surrogates": {name: model_digest(name) for name in arguments.surrogates}}
     mode = f" --injection {arguments.injection}" if arguments.injection else ""
     mode += f" --dose {arguments.dose:g}" if arguments.dose else ""
-    command = f"python benchmarks/survival.py {config['codec']}{mode} --count {arguments.count}"
+    command = f"python benchmarks/survival.py {arguments.codec}{mode} --count {arguments.count}"
     arguments.out.write_text(json.dumps({**provenance(command, config), "results": found}, indent=1) + "\n")
     print(json.dumps(found, indent=1))
     if arguments.sheet:

@@ -200,6 +200,32 @@ def test_regeneration_is_drawn_and_stays_near(denoisers):
     assert not torch.equal(far, regenerate(z, denoisers, strong, Chance(0, 1)))
 
 
+def test_only_a_share_of_a_batch_is_decoded(vae, denoisers):
+    config = tiny_config("late")
+    config = replace(config, paths=replace(config.paths, decoded=0.5, radius=2.0, regen_on="bridge"))
+    paths, codec = paths_of(config, denoisers), codec_of(config)
+    clean, decoded = [], []
+    bridge, decode = paths.bridge, vae.decode
+    paths.bridge = lambda start, delta: (
+        clean.append(len(start.z)) if delta is None else None,
+        bridge(start, delta),
+    )[1]
+    vae.decode = lambda z: decoded.append(len(z)) or decode(z)
+    terms, _ = step_terms(codec, vae, paths, config, 0, Chance(0, 0), 4)
+    assert clean == [2]
+    assert decoded == [2, 2]
+    assert {"lcm", "lafid", "prvl", "regen"} <= terms.keys()
+
+
+@pytest.mark.parametrize("mode", ["persistent", "late"])
+def test_the_first_of_a_batch_go_their_own_way(mode, denoisers):
+    paths = paths_of(tiny_config(mode), denoisers)
+    start = paths.draw(Chance(0, 0), 4)
+    torch.testing.assert_close(
+        paths.bridge(start.first(2), None), paths.bridge(start, None)[:2], rtol=1e-4, atol=1e-4
+    )
+
+
 def test_gates_hold_losses_back(vae, denoisers):
     config = tiny_config("paper", gates=GateConfig(imperceptibility=3, frequency=1))
     codec, paths = codec_of(config), paths_of(config, denoisers)
@@ -286,6 +312,16 @@ def test_a_run_writes_its_folder(tmp_path, vae):
     assert (tmp_path / "samples" / "00000006.png").is_file()
     assert list((tmp_path / "tensorboard").iterdir())
     assert Codec.from_pretrained(tmp_path / "best").config.length == 16
+
+
+def test_frozen_norms_keep_their_statistics(tmp_path, vae):
+    config = tiny_config()
+    for name, frozen in (("free", False), ("frozen", True)):
+        settings = replace(config, optimiser=replace(config.optimiser, frozen_norms=frozen))
+        run(settings, tmp_path / name, vae)
+        state = Codec.from_pretrained(tmp_path / name / "codec").state_dict()
+        means = torch.cat([value for key, value in state.items() if key.endswith("running_mean")])
+        assert (means.abs().sum() == 0) == frozen
 
 
 @pytest.mark.parametrize("mode", ["final", "persistent"])

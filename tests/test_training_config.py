@@ -68,6 +68,7 @@ def test_tables_become_dataclasses(tmp_path):
             "[codec]\ninjection = {mode = 'paper'}\n[paths]\nddim_injection = {mode = 'late'}",
             "must start at the same place, got pictures noised to 0.2, pure noise",
         ),
+        ("[paths]\ndecoded = 0.0", "decoded is a share of the batch"),
         ("[regeneration]\ntimes = []", "there must be a timestep above 0"),
         ("[paths]\nddim_injection = 3", "ddim_injection is a table, got 3"),
         ("[log]\nsave_every = 30\nlog_every = 20", "must be a multiple of log_every"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from diffmark import vae
 from diffmark.codec import Codec
 from diffmark.codec_files import find_codec
 from diffmark.detection import Detector
+from diffmark.provenance import weights_digest
 from diffmark.secret import random_secrets
 from diffmark.vista import load_autoencoder
 from diffmark.vista.paint import paint
@@ -70,3 +72,28 @@ def test_the_card_shows_the_results():
     assert f"{keys[0]['bit_accuracy']:.4f} of the bits" in card
     document = json.loads((find_codec("vista") / "config.json").read_text())
     assert document["provenance"]["measured"]["psnr"] == found["psnr"]
+
+
+SURVIVAL = RESULT.parent / "survival"
+
+
+def test_the_card_of_the_late_codec_shows_what_survives():
+    card = (find_codec("vista-late") / "README.md").read_text()
+    rows = rows_of(card)
+    found = json.loads((SURVIVAL / "vista_late_dose_1.0.json").read_text())["results"]
+    shipped = json.loads((SURVIVAL / "vista.json").read_text())["results"]
+    assert f"{found['psnr']:.1f} dB" in card
+    assert f"blockiness {found['blockiness_over_unmarked']:.2f}" in card
+    values = [found["clean"], *found["regeneration_vista-ink"].values(), *found["rinse_vista-ink"].values()]
+    values += found["compression"].values()
+    others = [shipped["clean"], *shipped["regeneration_vista-ink"].values()]
+    others += [*shipped["rinse_vista-ink"].values(), *shipped["compression"].values()]
+    for row, late, final in zip(rows, values, others, strict=True):
+        assert row[1:] == [f"{value['bits']:.2f} ({value['tpr']:.2f})" for value in (late, final)]
+
+
+def test_the_late_codec_is_what_was_measured():
+    codec = Codec.from_pretrained("vista-late")
+    config = json.loads((SURVIVAL / "vista_late_dose_1.0.json").read_text())["config"]
+    assert weights_digest(codec, half=True) == config["weights"]
+    assert asdict(codec.config.injection) == config["injection"]

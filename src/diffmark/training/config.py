@@ -62,6 +62,7 @@ class OptimiserConfig:
     clip_decoder: float = 1.0
     precision: str = "fp32"
     compile: bool = False  # torch.compile the frozen denoiser and the decoder
+    frozen_norms: bool = False  # ours: batch norms keep the statistics they start with, as in inference
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -133,6 +134,7 @@ class PathConfig:
     replay: int = 0  # ours: (z0, secret) pairs kept for replay; 0 makes every pair anew, as in the paper
     refresh_every: int = 1  # ours: steps between fresh batches for the replay
     regen_on: str = "ddim"  # latents of L_regen: ddim (decoder only), or bridge (the encoder learns it too)
+    decoded: float = 1.0  # ours: share of a batch that is compared with its clean path and decoded to pixels
     rounding: bool = False  # ours: the round trip of L_regen rounds to 8 bits
     squared_orth: bool = False  # ours: L_orth on squared cosines
     region: int = 32  # side in pixels of L_prvl's regions
@@ -141,6 +143,8 @@ class PathConfig:
     def __post_init__(self) -> None:
         if self.regen_on not in ("ddim", "bridge"):
             raise ValueError(f"regen_on is ddim or bridge, got {self.regen_on!r}")
+        if not 0 < self.decoded <= 1:
+            raise ValueError(f"decoded is a share of the batch in (0, 1], got {self.decoded}")
         if self.refresh_every < 1 or (self.refresh_every > 1 and not self.replay):
             raise ValueError(f"refresh_every {self.refresh_every} needs a replay buffer (replay > 0)")
 

@@ -100,8 +100,9 @@ def step_terms(
 
     figures = _figures(logits, secrets, made.delta, sigma)
     if curriculum.is_open(step, gates.imperceptibility):
-        z_clean = paths.bridge(start, None)
-        terms["lafid"] = losses.latent_fidelity(z_bridge, z_clean)
+        shown = max(round(settings.decoded * count), 1)
+        z_clean = paths.bridge(start.first(shown), None)
+        terms["lafid"] = losses.latent_fidelity(z_bridge[:shown], z_clean)
         if weights["neg"]:
             unmarked = z_clean if triple is None else triple[2]
             terms["neg"] = losses.negative_entropy(codec.decoder(unmarked))
@@ -114,14 +115,14 @@ def step_terms(
             )
         compared = weights["prvl"] or weights["percep"]
         if compared or settings.regen_on == "bridge" or curriculum.is_open(step, gates.robustness):
-            pixels = vae.decode(autoencoder, z_bridge)
+            pixels = vae.decode(autoencoder, z_bridge[:shown])
             if compared:
                 with torch.no_grad():
                     clean_pixels = vae.decode(autoencoder, z_clean)
                 if weights["prvl"]:
                     terms["prvl"] = losses.peak_region(pixels, clean_pixels, settings.region)
                 terms["percep"] = perceptual_difference(pixels, clean_pixels)
-            more, logged = through_pixels(codec, autoencoder, pixels, secrets, config, step, chance)
+            more, logged = through_pixels(codec, autoencoder, pixels, secrets[:shown], config, step, chance)
             terms, figures = {**terms, **more}, {**figures, **logged}
     return {name: term for name, term in terms.items() if weights[name] != 0}, figures
 
@@ -219,6 +220,8 @@ def train(
     last = settings.steps if stop_after is None else min(settings.steps, first + stop_after)
 
     codec.train()
+    if settings.frozen_norms:
+        freeze_norms(codec)
     for step in tqdm(range(first, last), "training", initial=first, total=settings.steps, disable=None):
         optimiser.set_rates(step, settings.warmup, settings.steps, settings.final_rate)
         weights = weights_of(config, step)
@@ -261,6 +264,13 @@ def train(
     _save_codec(present, Path(folder) / "codec", last, {}, accelerator)
     accelerator.wait_for_everyone()
     return Codec.from_pretrained(Path(folder) / ("best" if best >= 0 else "codec"))
+
+
+def freeze_norms(codec: Codec) -> None:
+    """Batch norms use the statistics that they have, and leave them: a few images a step would only be noise."""
+    for module in codec.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
 
 
 def _save_codec(

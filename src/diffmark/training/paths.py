@@ -41,6 +41,11 @@ class Start:
     embeddings: Tensor | None  # (B, S, d)
     lcm_embeddings: Tensor | None = None  # where the LCM has its own text encoder
 
+    def first(self, count: int) -> Start:
+        """The first `count` of the batch."""
+        texts = [None if text is None else text[:count] for text in (self.embeddings, self.lcm_embeddings)]
+        return Start(self.z[:count], tuple(noise[:count] for noise in self.noises), *texts)
+
 
 @dataclass(frozen=True)
 class Denoisers:
