@@ -110,14 +110,16 @@ def test_other_shapes_of_the_picture(pipe, codec, detector):
 
 def test_the_script_in_the_readme_runs(tmp_path, monkeypatch):
     text = (ROOT / "README.md").read_text()
-    script = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
-    assert len(script.strip().splitlines()) <= 12
+    first, second, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(first.strip().splitlines()) <= 12
     monkeypatch.chdir(tmp_path)
-    said = io.StringIO()
+    next(painted_scenes(1)).save("photo.jpg", quality=95)
+    said, names = io.StringIO(), {}
     with contextlib.redirect_stdout(said):
-        exec(compile(script, "README.md", "exec"), {})
-    verdict, p_value = said.getvalue().split()[-2:]
-    assert verdict == "marked"
+        exec(compile(first, "README.md", "exec"), names)
+        exec(compile(second, "README.md", "exec"), names)
+    verdict, p_value, again = said.getvalue().split()
+    assert (verdict, again) == ("marked", "marked")
     assert float(p_value) < 1e-6
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from diffmark import vae
+from diffmark import vae, watermark
 from diffmark.codec import Codec
 from diffmark.codec_files import find_codec
 from diffmark.detection import Detector
 from diffmark.provenance import weights_digest
 from diffmark.secret import random_secrets
-from diffmark.vista import load_autoencoder
+from diffmark.vista import load_autoencoder, load_pipeline
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene
 
@@ -97,3 +97,22 @@ def test_the_late_codec_is_what_was_measured():
     config = json.loads((SURVIVAL / "vista_late_dose_1.0.json").read_text())["config"]
     assert weights_digest(codec, half=True) == config["weights"]
     assert asdict(codec.config.injection) == config["injection"]
+
+
+def test_the_late_codec_marks_what_a_pipeline_makes():
+    codec, pipe = Codec.from_pretrained("vista-late"), load_pipeline("vista")
+    pipe.set_progress_bar_config(disable=True)
+    secret = np.random.default_rng(0).integers(0, 2, 64, dtype=np.uint8)
+    detector = Detector(codec, pipe.vae, fpr=1e-3)
+    images = []
+    for strength in (1.0, 0.0):
+        with watermark(pipe, codec, secret, strength):
+            images += pipe(
+                "a lake below mountains",
+                num_inference_steps=10,
+                guidance_scale=4.0,
+                generator=torch.Generator().manual_seed(1),
+            ).images
+    marked, unmarked = (detector.detect(image, secret) for image in images)
+    assert marked.marked
+    assert not unmarked.marked

@@ -89,6 +89,8 @@ function anonymous(found) {
   };
 }
 
+const SMALL = 256; // pixels a side below which the pixel layer holds less
+
 // What to be careful about with this picture, most telling first.
 export function cautions(result, imageSize) {
   const { found, width, height, evidence } = result;
@@ -99,8 +101,9 @@ export function cautions(result, imageSize) {
     list.push("The evidence lies in a part of the picture only: it may be pasted together, retouched or cropped. "
       + "Look at the map.");
   }
-  if (width < columns || height < rows) {
-    list.push(`It is only ${width} × ${height} pixels, and marks are read at ${columns} × ${rows}. `
+  if (width < (columns || SMALL) || height < (rows || SMALL)) {
+    list.push(`It is only ${width} × ${height} pixels, `
+      + (imageSize ? `and marks are read at ${columns} × ${rows}. ` : "and small pictures hold little of a mark. ")
       + "A larger copy may say more.");
   }
   if (kind === "named") {
