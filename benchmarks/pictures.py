@@ -20,10 +20,8 @@ from diffmark.provenance import code_digest, revision
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 EVERY, TEST = 3, 2  # of the sorted files of a folder those with index % EVERY == TEST are reported on
 PARTS = ("tune", "test")
-READER = tuple(
-    f"pixel/{name}" for name in ("codec", "keys", "layout", "reader", "search", "spectrum", "tones")
-)
-WRITER = (*READER, "pixel/visibility", "pixel/writer")
+READER = tuple(f"pixel/{name}" for name in ("keys", "layout", "reader", "search", "spectrum", "tones"))
+WRITER = (*READER, "pixel/codec", "pixel/visibility", "pixel/writer")
 
 Row = dict[str, Any]
 

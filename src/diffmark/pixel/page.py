@@ -51,11 +51,8 @@ MORE: dict[ModuleType, dict[str, Any]] = {
 }
 
 
-def constants(table: Table | None) -> str:
-    """The module `pixel-constants.js`: one object for each Python module, and what blind verdicts rest on.
-
-    Without a table of the evidence of unmarked pictures, nothing is decided.
-    """
+def constants(table: Table) -> str:
+    """The module `pixel-constants.js`: one object for each Python module, and what blind verdicts rest on."""
     lines = ["// Made by `python -m diffmark.pixel.page` from the Python modules of the same names."]
     for module, names in NAMES.items():
         name = module.__name__.rpartition(".")[2].upper()
@@ -80,7 +77,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def page(table: Table | None) -> str:
+def page(table: Table) -> str:
     """`docs/verify.html`: markup, style, scripts and calibration in one file that can connect to nothing."""
     style = _read("style.css") + _read("page.css")
     script = bundle("page.js", table)
@@ -106,7 +103,7 @@ def _key_form() -> str:
     return found[0]
 
 
-def bundle(entry: str, table: Table | None) -> str:
+def bundle(entry: str, table: Table) -> str:
     """A script that needs no imports: `entry` and the modules that it imports, each in a function of its own."""
     scripts = [
         _scoped(name, constants(table) if name == CONSTANTS.name else _read(name)) for name in _modules(entry)
@@ -138,9 +135,10 @@ def _read(name: str) -> str:
     return (path if path.exists() else STATIC / name).read_text()
 
 
-def calibration() -> Table | None:
-    """The table of evidence of unmarked pictures; None until there is one."""
-    return json.loads(CALIBRATION.read_text()) if CALIBRATION.exists() else None
+def calibration() -> Table:
+    """The table of evidence of unmarked pictures, without how it was made."""
+    whole = json.loads(CALIBRATION.read_text())
+    return {name: whole[name] for name in ("negatives", "tail")}
 
 
 def _digest(text: str) -> str:

@@ -66,4 +66,4 @@ export const CODEC = {
 
 export const MARKED_RATE = 0.001; // share of unmarked pictures called marked
 
-export const CALIBRATION = null;
+export const CALIBRATION = {"negatives": 18010, "tail": [[0.5, -0.1661], [0.2, 0.9758], [0.1, 1.8008], [0.05, 2.5447], [0.02, 3.6134], [0.01, 4.4453], [0.005, 5.2098], [0.002, 6.3312], [0.001, 7.3716], [0.0005, 8.2496], [0.0002, 8.8369], [0.0001, 10.5982]]};

@@ -11,12 +11,6 @@ const NOT_WHO = "The mark tells that the secret below was written into the pictu
   + "afterwards.";
 const FLAT = "The picture is one flat colour. Such a picture cannot carry a mark.";
 const LARGER = "A larger or less changed copy of the picture may say more.";
-const UNCALIBRATED = {
-  kind: "stranger",
-  headline: "Undecided.",
-  sentences: ["This copy of the page has no table of the evidence in pictures without a mark, so that it cannot say how "
-    + "often a verdict would be wrong. What was read is below."],
-};
 
 // Bounds of the share of unmarked pictures with at least this evidence, by a table
 // {negatives, tail: [[share, nats], ...]}: `share` of the unmarked pictures had more than `nats`.
@@ -25,9 +19,8 @@ export function falseRate(evidence, { tail }) {
   return { atMost: Math.min(1, ...shares(true)), atLeast: Math.max(0, ...shares(false)) };
 }
 
-// {kind, headline, sentences} of a reading; without a calibration nothing is decided.
+// {kind, headline, sentences} of a reading.
 export function blindVerdict(found, keyWords, calibration = CALIBRATION) {
-  if (!calibration) return UNCALIBRATED;
   const { atMost, atLeast } = falseRate(found.evidence, calibration);
   const pictures = `the ${calibration.negatives.toLocaleString("en")} pictures without a mark that this reader was tried on`;
   const rare = `Of ${pictures}, at most ${chance(atMost)} had as much evidence.`;
