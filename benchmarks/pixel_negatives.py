@@ -36,7 +36,7 @@ KEYS, SECRETS = 16, 20
 STATED = (1e-2, 1e-3, 1e-4)
 WITH_SECRET = (1e-3, 1e-6)
 PAGES = {"tune": 360, "test": 180}
-FEWEST = 100  # pictures of a group whose bits are tested for leaning
+FEWEST = 50  # pictures of a group whose bits are tested for leaning
 
 _state: dict[str, Any] = {}
 
@@ -163,25 +163,29 @@ def _largest_by_chance(z: float, count: int) -> float:
 
 
 def leanings(rows: list[Row]) -> dict[str, Any]:
-    """`leaning` for pictures with a JPEG grid and for others, by key."""
+    """`leaning` by kind, of pictures with a JPEG grid and of others, for every key that has enough of them.
+
+    Pictures that were drawn again, attacked otherwise, count again: a mean square of z a little above 1 is theirs.
+    """
     found: dict[str, Any] = {}
-    for name, jpeg in (("jpeg", True), ("others", False)):
+    for name, jpeg in sorted({(row["kind"], row["jpeg"]) for row in rows}):
+        group = [row for row in rows if (row["kind"], row["jpeg"]) == (name, jpeg)]
         by_key = []
         for key in range(KEYS):
-            margins = np.array([row["margins"] for row in rows if row["jpeg"] == jpeg and row["key"] == key])
+            margins = np.array([row["margins"] for row in group if row["key"] == key])
             if len(margins) >= FEWEST:
-                by_key.append({"key": key, **leaning(margins)})
+                by_key.append(leaning(margins))
         if by_key:
-            keys = len(by_key)
-            found[name] = {
-                "keys": keys,
+            found[f"{name}, JPEG" if jpeg else name] = {
+                "pictures": len(group),
+                "keys": len(by_key),
+                "mean_square_z": float(np.mean([entry["mean_square_z"] for entry in by_key])),
                 "largest_z": max(entry["largest_z"] for entry in by_key),
-                "p_of_largest_z": min(1.0, keys * min(entry["p_of_largest_z"] for entry in by_key)),
+                "p_of_largest_z": min(1.0, len(by_key) * min(entry["p_of_largest_z"] for entry in by_key)),
                 "largest_correlation": max(entry["largest_correlation"] for entry in by_key),
                 "p_of_largest_correlation": min(
-                    1.0, keys * min(entry["p_of_largest_correlation"] for entry in by_key)
+                    1.0, len(by_key) * min(entry["p_of_largest_correlation"] for entry in by_key)
                 ),
-                "by_key": by_key,
             }
     return found
 
