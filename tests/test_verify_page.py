@@ -125,12 +125,6 @@ def test_pictures_that_cannot_be_read_or_marked_are_told_in_clear_words(visit):
     assert "100 megapixels" in text or "larger than this browser can open" in text
 
 
-def test_without_a_table_nothing_is_decided(visit, original):
-    text = choose(visit(None), png(original))
-    assert "Undecided." in text
-    assert SECRET in text
-
-
 def test_an_operators_key_by_keyboard_alone(visit):
     tab = visit()
     tab.on("filechooser", lambda _: None)  # dialogs are intercepted from here on: later may be too late
