@@ -71,15 +71,12 @@ class Run:
     def __init__(self, folder: Path, config: Row, modules: tuple[str, ...]) -> None:
         self.folder, self.rows_path = folder, folder / "rows.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
-        path, settings = folder / "run.json", {"config": config, "pixel_code": code_digest(*modules)}
-        if path.exists():
-            known = json.loads(path.read_text())
-            if {name: known[name] for name in settings} != json.loads(json.dumps(settings)):
-                raise ValueError(f"{folder} holds rows of another code or config: give an empty folder")
-            self.revision, self.code = known["revision"], known["pixel_code"]
-        else:
-            self.revision, self.code = revision(), settings["pixel_code"]
-            path.write_text(json.dumps({**settings, "revision": self.revision}, indent=2) + "\n")
+        path = folder / "run.json"
+        self._now = json.loads(json.dumps({"config": config, "pixel_code": code_digest(*modules)}))
+        if not path.exists():
+            path.write_text(json.dumps({**self._now, "revision": revision()}, indent=2) + "\n")
+        self._begun = json.loads(path.read_text())
+        self.revision, self.code = self._begun["revision"], self._begun["pixel_code"]
 
     def rows(self) -> list[Row]:
         """All whole rows; a last line that was cut by a stop is left out."""
@@ -103,6 +100,8 @@ class Run:
         arguments: tuple[Any, ...] = (),
     ) -> None:
         """Append the row of every task that has none yet; a row's "id" is its task's name."""
+        if any(self._begun[name] != value for name, value in self._now.items()):
+            raise ValueError(f"{self.folder} holds rows of another code or config: give an empty folder")
         done = {row["id"] for row in self.rows()}
         left = [task for task in tasks if name(task) not in done]
         with self.rows_path.open("a") as out:

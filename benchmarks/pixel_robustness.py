@@ -450,7 +450,7 @@ def attack_table(found: dict[str, Any], methods: list[str], wanted: list[str]) -
             continue
         shown = [f"{e['bit_accuracy']:.3f} ({e['marked']:.2f})" if e else "" for e in entries]
         lines.append(_line([attack, _asked(attack), *shown]))
-    return "\n".join(lines)
+    return "\n".join(lines) if len(lines) > 2 else "Not measured yet."
 
 
 def _counted(cells: dict[str, Any], wanted: list[str]) -> str:
@@ -492,7 +492,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
         "pixel visibility": visibility_table(found),
         "pixel robustness": attack_table(found, main, figures),
         "pixel waves": attack_table(found, main, list(waves())),
-        "pixel sizes": attack_table(found, ["pixel", *(n for n in others if "px" in n)], [*KEPT, *MOVED]),
+        "pixel sizes": attack_table(found, [n for n in others if "px" in n], [*KEPT, *MOVED]),
         "pixel curve": attack_table(found, [n for n in others if "quality" in n], list(CURVE)),
     }
 

@@ -13,9 +13,9 @@ from PIL import Image, ImageCms
 from PIL.PngImagePlugin import PngInfo
 
 from diffmark import cli
-from diffmark.cli.embed import RECORDS
 from diffmark.embedding import embed
 from diffmark.images import read_image
+from diffmark.records import RECORDS
 from diffmark.secret import random_secrets
 from diffmark.vae import FamilyError, decode, encode
 

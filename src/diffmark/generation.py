@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,9 +17,8 @@ from diffmark.codec import Codec
 from diffmark.injection import Injection
 from diffmark.marking import UnmarkableError, watermark
 from diffmark.pixel.codec import PixelCodec
+from diffmark.records import RECORDS, append_record
 from diffmark.secret import Bits, to_hex
-
-RECORDS = "images.jsonl"
 
 
 @dataclass(frozen=True)
@@ -107,29 +105,26 @@ def generate_into(
         latent["strength"] = sampling.strength
         latent["injection"] = asdict(sampling.injection or codec.config.injection)
     first = 1 + max((int(path.stem) for path in folder.glob("*.png") if path.stem.isdigit()), default=-1)
-    with (folder / RECORDS).open("a") as records:
-        for number, order in enumerate(orders, start=first):
-            image = generate(pipe, codec, order, sampling, pixel=pixel)
-            path = folder / f"{number:05d}.png"
-            partial = path.with_suffix(".part")
-            image.save(partial, "PNG")
-            added = finish(partial, order.secret, "image/png") if finish else {}
-            os.replace(partial, path)
-            record = {
-                "file": path.name,
-                "prompt": order.prompt,
-                "secret": to_hex(order.secret),
-                "account": order.account,
-                "seed": order.seed,
-                "steps": sampling.steps,
-                "guidance": sampling.guidance,
-                **latent,
-                "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "diffmark": __version__,
-                **(provenance or {}),
-                **added,
-            }
-            records.write(json.dumps(record) + "\n")
-            records.flush()
-            os.fsync(records.fileno())
-            yield record
+    for number, order in enumerate(orders, start=first):
+        image = generate(pipe, codec, order, sampling, pixel=pixel)
+        path = folder / f"{number:05d}.png"
+        partial = path.with_suffix(".part")
+        image.save(partial, "PNG")
+        added = finish(partial, order.secret, "image/png") if finish else {}
+        os.replace(partial, path)
+        record = {
+            "file": path.name,
+            "prompt": order.prompt,
+            "secret": to_hex(order.secret),
+            "account": order.account,
+            "seed": order.seed,
+            "steps": sampling.steps,
+            "guidance": sampling.guidance,
+            **latent,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "diffmark": __version__,
+            **(provenance or {}),
+            **added,
+        }
+        append_record(folder / RECORDS, record)
+        yield record

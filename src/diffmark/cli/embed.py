@@ -28,9 +28,9 @@ from diffmark.cli.marks import (
 )
 from diffmark.cli.opening import Actor, Url, opened
 from diffmark.cli.payloads import read_scheme
+from diffmark.records import RECORDS, append_record
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".gif": "GIF"}
-RECORDS = "images.jsonl"  # of a folder
 QUALITY = 95  # of lossy formats; PNG takes no notice
 
 
@@ -198,15 +198,6 @@ def _latent_marker(codec: str, vae: str | None, strength: float | None) -> _Mark
         return image, picture, {"secret": to_hex(bits), "strength": dose}
 
     return _Marker(detector.length, mark)
-
-
-def append_record(path: Path, record: dict[str, Any]) -> None:
-    """A line of the record file, on disk before this returns. It holds secrets: only its owner may read it."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(descriptor, "a") as file:
-        file.write(json.dumps(record) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _targets(paths: list[Path], out: Path, format: Format | None) -> list[Path]:

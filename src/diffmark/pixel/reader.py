@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffmark.pixel.layout import Layout, evidence, margins, to_frame
-from diffmark.pixel.search import Matrix, Vector, View, climb, undo, views
+from diffmark.pixel.search import Matrix, Vector, View, hill_climb, undo, views
 
 CLEAR_NATS = 60.0  # evidence at which a plain read is taken as it is
 FOUND_NATS = 20.0  # evidence at which a view is taken for found
@@ -59,7 +59,7 @@ def _refined(planes: NDArray[np.float32], layout: Layout, view: View) -> Reading
     matrix, offset = np.array(view.matrix), np.array(view.offset)
     if value(matrix, offset) < PROMISING_NATS:
         return None
-    _, matrix, offset = climb(value, matrix, offset, REFINE_ROUNDS, step=0.5)
+    _, matrix, offset = hill_climb(value, matrix, offset, REFINE_ROUNDS, step=0.5)
     view = View.of(matrix, offset)
     frame, present = undo(planes, view)
     return Reading(layout.scores(frame, present), view)

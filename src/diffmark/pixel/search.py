@@ -272,7 +272,7 @@ def undo(planes: NDArray[np.float32], view: View) -> tuple[NDArray[np.float32], 
     return found * present, present
 
 
-def climb(
+def hill_climb(
     value: Callable[[Matrix, Vector], float], matrix: Matrix, offset: Vector, rounds: int, step: float = 1.0
 ) -> tuple[float, Matrix, Vector]:
     """Coordinate ascent of `value` over turn, scale, stretch, shear and position, with shrinking steps."""
@@ -306,5 +306,5 @@ def views(luma: Plane, tones: Tones) -> Iterator[View]:
             return
         coherence = Coherence(white, unit, tones, linear(candidate))
         for matrix, offset in coherence.positions():
-            _, matrix, offset = climb(coherence.value, matrix, offset, rounds=4)
+            _, matrix, offset = hill_climb(coherence.value, matrix, offset, rounds=4)
             yield View.of(matrix, offset)

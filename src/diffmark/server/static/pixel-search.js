@@ -381,7 +381,7 @@ const MOVES = [
 ];
 
 // Coordinate ascent of `value` over turn, scale, stretch, shear and position, with shrinking steps.
-export function climb(value, view, rounds, step = 1) {
+export function hillClimb(value, view, rounds, step = 1) {
   let best = { ...view, value: value(view.matrix, view.offset) };
   for (let n = 0; n < rounds; n++, step *= SHRINK) {
     for (const move of MOVES) best = better(value, best, move, step) ?? better(value, best, move, -step) ?? best;
@@ -406,7 +406,7 @@ export function* views(luma, tones) {
     if (candidate.z < MIN_PEAK) return;
     const coherence = new Coherence(white, unit, tones, linear(candidate));
     for (const place of coherence.positions()) {
-      const { matrix, offset } = climb((m, o) => coherence.value(m, o), place, 4);
+      const { matrix, offset } = hillClimb((m, o) => coherence.value(m, o), place, 4);
       yield { matrix, offset };
     }
   }

@@ -5,7 +5,7 @@ import { Layout, bitsToHex, evidence, margins, toFrame } from "./pixel-bands.js"
 import { READER } from "./pixel-constants.js";
 import { OperatorKey } from "./pixel-keys.js";
 import { isFlat, toPlanes } from "./pixel-planes.js";
-import { Tones, climb, undo, views } from "./pixel-search.js";
+import { Tones, hillClimb, undo, views } from "./pixel-search.js";
 
 const { CLEAR_NATS, FOUND_NATS, PROMISING_NATS, REFINE_ROUNDS } = READER;
 
@@ -48,7 +48,7 @@ export class PixelReader {
       return evidence(this.layout.lumaScores(luma, present));
     };
     if (value(view.matrix, view.offset) < PROMISING_NATS) return null;
-    const { matrix, offset } = climb(value, view, REFINE_ROUNDS, 0.5);
+    const { matrix, offset } = hillClimb(value, view, REFINE_ROUNDS, 0.5);
     const { planes: frame, present } = undo(planes, { matrix, offset });
     return { scores: this.layout.scores(frame, present), view: { matrix, offset } };
   }
