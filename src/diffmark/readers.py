@@ -1,7 +1,8 @@
 """Several readers at once: the pixel layer first, and the latent codec at hand where the pixel layer sees no mark.
 
-Which readers are asked depends on the picture alone, never on a secret. Every p-value is corrected for the number
-of readers that may be asked, and every answer names the one that gave it.
+Which readers are asked depends on the picture alone, never on a secret. Every answer names the reader that gave it,
+and its p-value is corrected for the number of readers that may be asked. Without a secret the answer is chosen by
+blind evidence, so that a registry may compare its bits with all keys as if there were one reader.
 """
 
 from __future__ import annotations
