@@ -36,7 +36,7 @@ lint: .venv/installed
 
 docs: .venv/installed
 	$(BIN)/python -m diffmark.cli.reference > docs/cli.md
-	$(BIN)/python -m diffmark.pixel.page
+	$(BIN)/python -m diffmark.server.verify_page
 
 clean:
 	rm -rf .venv build dist demo

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from diffmark.codec import Codec
+from diffmark.latent.codec import Codec
 from diffmark.provenance import provenance
 from diffmark.training.config import TrainingConfig, read_config
 from diffmark.training.dual import train

@@ -25,10 +25,10 @@ import numpy as np
 import psutil
 import torch
 
-from diffmark.audit.run import audit
-from diffmark.audit.sources import find
-from diffmark.audit.worker import Settings
-from diffmark.detection import Detector
+from diffmark.bulk.run import audit
+from diffmark.bulk.sources import find
+from diffmark.bulk.worker import Settings
+from diffmark.detect.latent import Detector
 from diffmark.evaluation.studio import painted_scenes
 from diffmark.images import read_image
 from diffmark.provenance import provenance

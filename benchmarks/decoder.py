@@ -23,10 +23,10 @@ from diffmark import Codec, Detector, watermark
 from diffmark.evaluation.metrics import blockiness, psnr
 from diffmark.evaluation.perception import alignment
 from diffmark.evaluation.studio import to_images, unseen_orders
-from diffmark.generation import Order
-from diffmark.injection import Injection
+from diffmark.latent.injection import Injection
+from diffmark.latent.vae import decode
+from diffmark.mark.generation import Order
 from diffmark.provenance import provenance, weights_digest
-from diffmark.vae import decode
 from diffmark.vista import load_autoencoder, load_pipeline
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.evaluation import contact_sheet

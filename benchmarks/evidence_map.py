@@ -20,12 +20,12 @@ import numpy as np
 from PIL import Image
 
 from diffmark.attacks.distortion import recompress
-from diffmark.detection import Detector
-from diffmark.embedding import embed
+from diffmark.detect.latent import Detector
+from diffmark.detect.latent_evidence import EvidenceMapper
 from diffmark.evaluation.studio import painted_scenes, photograph_crops, unseen_orders
-from diffmark.evidence import EvidenceMapper
-from diffmark.generation import Order, Sampling, generate
-from diffmark.pipelines import default_guidance, load_pipeline
+from diffmark.mark.generation import Order, Sampling, generate
+from diffmark.mark.image import embed
+from diffmark.mark.loading import default_guidance, load_pipeline
 from diffmark.progress import track
 from diffmark.provenance import provenance
 from diffmark.secret import Bits

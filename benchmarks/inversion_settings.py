@@ -22,14 +22,14 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
+from diffmark.baselines.inversion import InversionMethod
+from diffmark.baselines.ring_id import RingID
+from diffmark.baselines.shallow_diffuse import ShallowDiffuse
+from diffmark.baselines.tree_ring import TreeRing
 from diffmark.evaluation.metrics import psnr
 from diffmark.evaluation.studio import unseen_orders
-from diffmark.generation import Order, Sampling
-from diffmark.methods.inversion import InversionMethod
-from diffmark.methods.ring_id import RingID
-from diffmark.methods.shallow_diffuse import ShallowDiffuse
-from diffmark.methods.tree_ring import TreeRing
-from diffmark.pipelines import default_guidance, load_pipeline
+from diffmark.mark.generation import Order, Sampling
+from diffmark.mark.loading import default_guidance, load_pipeline
 from diffmark.provenance import provenance
 from diffmark.statistics import auc
 

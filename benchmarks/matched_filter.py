@@ -4,7 +4,7 @@
 
 No network is trained here. Each bit has a random pattern of +-1 over the latents; delta is their signed sum. A bit
 is read as the sign of the correlation with its pattern: on latents as they are, less the mean around each place,
-and whitened (`diffmark.codec.whiten`). On unseen scenes of the embedded family, through 8-bit pixels and back.
+and whitened (`whiten`). On unseen scenes of the embedded family, through 8-bit pixels and back.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from diffmark import vae
-from diffmark.codec import local_mean, rescale, whiten
+from diffmark.latent import vae
+from diffmark.latent.codec import local_mean, rescale, whiten
 from diffmark.provenance import provenance
 from diffmark.training.pixels import round_trip
 from diffmark.vista import load_autoencoder

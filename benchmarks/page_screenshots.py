@@ -20,9 +20,9 @@ import uvicorn
 from fastapi import FastAPI
 from PIL import Image
 
-from diffmark.detection import Detector
-from diffmark.embedding import embed
+from diffmark.detect.latent import Detector
 from diffmark.evaluation.studio import painted_scenes
+from diffmark.mark.image import embed
 from diffmark.registry import Registry
 from diffmark.server.app import create_app
 from diffmark.server.service import Service

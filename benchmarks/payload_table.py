@@ -16,7 +16,7 @@ import numpy as np
 import typer
 from scipy import stats
 
-from diffmark.payload import PayloadScheme, rates
+from diffmark.payload.scheme import PayloadScheme, rates
 from diffmark.provenance import provenance
 
 ROOT = Path(__file__).parents[1]

@@ -27,7 +27,7 @@ from pictures import Row, Run, fixed_keys, of_share  # noqa: E402
 from pixel_corpus import Corpus, render_pages  # noqa: E402
 from scipy import stats  # noqa: E402
 
-from diffmark.calibration import Calibration  # noqa: E402
+from diffmark.latent.calibration import Calibration  # noqa: E402
 from diffmark.pixel.codec import PixelCodec  # noqa: E402
 from diffmark.provenance import command_line, versions  # noqa: E402
 from diffmark.statistics import clopper_pearson, match_threshold  # noqa: E402

@@ -274,7 +274,7 @@ class Pixel:
 def method_of(name: str, quality: float | None) -> Any:
     if name == "pixel":
         return Pixel(quality)
-    from diffmark.methods.classic import BlindWatermark, InvisibleWatermark
+    from diffmark.baselines.classic import BlindWatermark, InvisibleWatermark
 
     give_one_thread()
     return BlindWatermark() if name == "blindWatermark" else InvisibleWatermark(name)

@@ -41,8 +41,8 @@ LARGE, HUGE = (4000, 3000), (10_000, 10_000)  # pixels
 
 def readers(pixel: PixelCodec) -> dict[str, tuple[Callable[[Image.Image], Any], int]]:
     """What is timed on an unmarked 512 px picture, and how often."""
-    from diffmark.methods.classic import InvisibleWatermark
-    from diffmark.methods.tree_ring import TreeRing
+    from diffmark.baselines.classic import InvisibleWatermark
+    from diffmark.baselines.tree_ring import TreeRing
     from diffmark.vista import load_pipeline
 
     give_one_thread()

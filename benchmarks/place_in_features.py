@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from diffmark.bridge import noised
-from diffmark.pipelines import load_pipeline
+from diffmark.latent.bridge import noised
+from diffmark.latent.vae import encode
+from diffmark.mark.loading import load_pipeline
 from diffmark.provenance import provenance
-from diffmark.vae import encode
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene
 from diffmark.vista.training.data import to_tensor

@@ -24,8 +24,8 @@ from diffmark.attacks.regeneration import Regeneration, compression_attack
 from diffmark.evaluation.metrics import blockiness, psnr
 from diffmark.evaluation.perception import alignment
 from diffmark.evaluation.studio import unseen_orders
-from diffmark.generation import Order
-from diffmark.injection import Injection
+from diffmark.latent.injection import Injection
+from diffmark.mark.generation import Order
 from diffmark.provenance import provenance, weights_digest
 from diffmark.statistics import clopper_pearson, match_threshold
 from diffmark.vista import load_pipeline, model_digest

@@ -21,8 +21,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from conftest import _build, _embeds
 
-from diffmark.codec import Codec, CodecConfig
-from diffmark.injection import Injection
+from diffmark.latent.codec import Codec, CodecConfig
+from diffmark.latent.injection import Injection
 from diffmark.provenance import provenance
 from diffmark.training import losses
 from diffmark.training.chance import Chance

@@ -17,8 +17,8 @@ with warnings.catch_warnings():
     import diffusers
     import transformers
 
-from diffmark.codec import Codec, CodecConfig
-from diffmark.injection import Injection
+from diffmark.latent.codec import Codec, CodecConfig
+from diffmark.latent.injection import Injection
 
 diffusers.utils.logging.set_verbosity_error()
 diffusers.utils.logging.disable_progress_bar()

@@ -21,8 +21,8 @@ from PIL import Image
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
 from diffmark.pixel.layout import Layout, PixelConfig
-from diffmark.pixel.page import PUBLIC_PHRASE
 from diffmark.secret import to_hex
+from diffmark.server.verify_page import PUBLIC_PHRASE
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import random_scene
 

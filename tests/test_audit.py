@@ -26,11 +26,11 @@ from PIL import Image
 from processes import ENVIRONMENT
 
 from diffmark import cli
-from diffmark.audit import sources
-from diffmark.audit.results import Results
-from diffmark.audit.run import audit
-from diffmark.audit.sources import find, read
-from diffmark.audit.worker import Settings, Worker, digests
+from diffmark.bulk import sources
+from diffmark.bulk.results import Results
+from diffmark.bulk.run import audit
+from diffmark.bulk.sources import find, read
+from diffmark.bulk.worker import Settings, Worker, digests
 from diffmark.registry import Registry
 
 PROGRAM = Path(__file__).parent / "programs" / "audit.py"

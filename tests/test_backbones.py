@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from diffmark.backbones import efficientnet_lite0, find_backbone, scene_classifier
+from diffmark.evaluation.backbones import efficientnet_lite0, find_backbone, scene_classifier
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene
 

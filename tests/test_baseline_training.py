@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from diffmark.methods.stable_signature import SignedDecoder
-from diffmark.methods.training import stable_signature, train_baseline
-from diffmark.methods.training.aqualora import AquaLoraConfig, WatermarkJob
-from diffmark.methods.training.common import annealed, train_stage
-from diffmark.methods.training.distortions import in_a_row, one_of, perspective
-from diffmark.methods.training.stable_signature import (
+from diffmark.baselines.stable_signature import SignedDecoder
+from diffmark.baselines.training import stable_signature, train_baseline
+from diffmark.baselines.training.aqualora import AquaLoraConfig, WatermarkJob
+from diffmark.baselines.training.common import annealed, train_stage
+from diffmark.baselines.training.distortions import in_a_row, one_of, perspective
+from diffmark.baselines.training.stable_signature import (
     StableSignatureConfig,
     masked_error,
     train_stable_signature,
 )
-from diffmark.methods.training.stegastamp import StegaStampConfig, StegaStampJob, train_stegastamp
+from diffmark.baselines.training.stegastamp import StegaStampConfig, StegaStampJob, train_stegastamp
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.training.config import LoopConfig, read_config
 

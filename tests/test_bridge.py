@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import _embeds, _sd_scheduler, tiny_codec
 
-from diffmark import bridge
-from diffmark.injection import Injection
-from diffmark.marking import watermark
+from diffmark.latent import bridge
+from diffmark.latent.injection import Injection
+from diffmark.mark.context import watermark
 
 SHAPE = (2, 4, 8, 8)
 

@@ -13,8 +13,8 @@ from PIL import Image, PngImagePlugin
 
 from diffmark.c2pa import ALGORITHM, ManifestError, ManifestSigner, active_only, inspect
 from diffmark.cli import main
+from diffmark.detect.joint import open_detector
 from diffmark.evaluation.studio import painted_scenes
-from diffmark.readers import open_detector
 from diffmark.registry import NotPermitted, Registry, RegistryError
 from diffmark.registry.backup import backup, restore
 from diffmark.server.app import create_app

@@ -14,10 +14,10 @@ from PIL import Image
 
 from diffmark import cli
 from diffmark.cli.reference import reference
-from diffmark.codec import Codec
-from diffmark.generation import Order, Sampling, generate, generate_into
-from diffmark.injection import Injection
-from diffmark.pipelines import load_pipeline
+from diffmark.latent.codec import Codec
+from diffmark.latent.injection import Injection
+from diffmark.mark.generation import Order, Sampling, generate, generate_into
+from diffmark.mark.loading import load_pipeline
 from diffmark.secret import from_hex, random_secrets, to_hex
 
 ROOT = Path(__file__).parents[1]

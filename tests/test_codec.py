@@ -7,10 +7,10 @@ import torch
 from conftest import tiny_codec
 from safetensors.torch import load_file, save_file
 
-from diffmark.calibration import Calibration, evidence
-from diffmark.codec import Codec, CodecConfig, DeltaEncoder, SecretDecoder, stretch, whiten
-from diffmark.codec_files import CodecError, bundled_codecs
-from diffmark.injection import Injection
+from diffmark.latent.calibration import Calibration, evidence
+from diffmark.latent.codec import Codec, CodecConfig, DeltaEncoder, SecretDecoder, stretch, whiten
+from diffmark.latent.files import CodecError, bundled_codecs
+from diffmark.latent.injection import Injection
 from diffmark.secret import random_secrets
 
 

@@ -13,13 +13,13 @@ from rich.console import Console
 
 import diffmark
 from diffmark import statistics
-from diffmark.calibration import Calibration
-from diffmark.detection import Detection, Detector
+from diffmark.detect.latent import Detection, Detector
 from diffmark.images import ImageError
-from diffmark.payload import PayloadScheme
+from diffmark.latent.calibration import Calibration
+from diffmark.latent.vae import FamilyError, decode, encode, load_vae
+from diffmark.payload.scheme import PayloadScheme
 from diffmark.provenance import weights_digest
 from diffmark.secret import random_secrets, to_hex
-from diffmark.vae import FamilyError, decode, encode, load_vae
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ from PIL import Image, ImageCms
 from PIL.PngImagePlugin import PngInfo
 
 from diffmark import cli
-from diffmark.embedding import embed
 from diffmark.images import read_image
+from diffmark.latent.vae import FamilyError, decode, encode
+from diffmark.mark.image import embed
 from diffmark.records import RECORDS
 from diffmark.secret import random_secrets
-from diffmark.vae import FamilyError, decode, encode
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from PIL import Image
 import diffmark
 from diffmark import cli, demo
 from diffmark.attacks import attack
-from diffmark.embedding import embed
 from diffmark.evaluation.metrics import psnr
 from diffmark.evaluation.studio import painted_scenes, unseen_orders
-from diffmark.generation import Order, Sampling, generate
+from diffmark.mark.generation import Order, Sampling, generate
+from diffmark.mark.image import embed
 from diffmark.registry import Registry
 from diffmark.secret import random_secrets
 from diffmark.vista import load_autoencoder, load_pipeline

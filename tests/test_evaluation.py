@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 from diffmark.attacks import ATTACKS
 from diffmark.attacks.adversarial import against_vae
 from diffmark.attacks.regeneration import compression_attack, diffusion_attacks
+from diffmark.baselines.base import Method
+from diffmark.baselines.diffmark import DiffMark
 from diffmark.cli import app
 from diffmark.cli.evaluate import load_methods
-from diffmark.detection import Detector
+from diffmark.detect.latent import Detector
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.experiments import EXPERIMENTS
 from diffmark.evaluation.experiments.signal import radial_profile, spectrum
@@ -30,11 +32,9 @@ from diffmark.evaluation.report import write_report
 from diffmark.evaluation.results import count_work, run
 from diffmark.evaluation.sources import crop, find_photographs
 from diffmark.evaluation.studio import Studio, unseen_orders
-from diffmark.generation import Sampling
-from diffmark.injection import Injection
-from diffmark.methods.base import Method
-from diffmark.methods.diffmark import DiffMark
-from diffmark.pipelines import load_pipeline
+from diffmark.latent.injection import Injection
+from diffmark.mark.generation import Sampling
+from diffmark.mark.loading import load_pipeline
 
 SMALL = Extent(
     marked=3,
@@ -447,7 +447,7 @@ def test_attacks_by_models_are_read_through_the_lab(tmp_path, lab):
 
 
 def test_all_methods_are_those_that_are_there(monkeypatch, capsys, model_folder):
-    monkeypatch.setattr("diffmark.methods.weights.COMMITTED", model_folder)  # has no weights of baselines
+    monkeypatch.setattr("diffmark.baselines.weights.COMMITTED", model_folder)  # has no weights of baselines
     monkeypatch.setitem(sys.modules, "imwatermark", None)
     methods = load_methods("all", load_pipeline(str(model_folder)), "vista", Sampling(steps=2))
     names = [method.name for method in methods]

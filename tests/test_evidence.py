@@ -12,11 +12,11 @@ from conftest import _build, tiny_codec
 from PIL import Image
 
 from diffmark import cli
-from diffmark.detection import Detector
-from diffmark.embedding import embed
+from diffmark.detect.latent import Detector
+from diffmark.detect.latent_evidence import EvidenceMap, EvidenceMapper
 from diffmark.evaluation.studio import painted_scenes
-from diffmark.evidence import EvidenceMap, EvidenceMapper
-from diffmark.injection import Injection
+from diffmark.latent.injection import Injection
+from diffmark.mark.image import embed
 from diffmark.secret import random_secrets, to_hex
 
 RESULT = Path(__file__).parents[1] / "results" / "evidence_map.json"

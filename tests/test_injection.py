@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffmark.injection import MODES, Injection
+from diffmark.latent.injection import MODES, Injection
 
 falling = st.lists(st.floats(0, 1), min_size=1, max_size=60).map(lambda times: sorted(times, reverse=True))
 

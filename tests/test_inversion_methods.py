@@ -7,10 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from diffmark.bridge import sampler_trajectory
-from diffmark.evaluation.studio import unseen_orders
-from diffmark.generation import Order, Sampling
-from diffmark.methods.inversion import (
+from diffmark.baselines.inversion import (
     below,
     from_spectrum,
     hermitian,
@@ -19,10 +16,13 @@ from diffmark.methods.inversion import (
     pattern_p_value,
     spectrum,
 )
-from diffmark.methods.ring_id import RingID
-from diffmark.methods.shallow_diffuse import ShallowDiffuse
-from diffmark.methods.tree_ring import TreeRing
-from diffmark.pipelines import load_pipeline
+from diffmark.baselines.ring_id import RingID
+from diffmark.baselines.shallow_diffuse import ShallowDiffuse
+from diffmark.baselines.tree_ring import TreeRing
+from diffmark.evaluation.studio import unseen_orders
+from diffmark.latent.bridge import sampler_trajectory
+from diffmark.mark.generation import Order, Sampling
+from diffmark.mark.loading import load_pipeline
 
 SIDE = 32
 

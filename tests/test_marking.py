@@ -12,10 +12,10 @@ from conftest import tiny_codec
 from diffusers.callbacks import MultiPipelineCallbacks, PipelineCallback
 
 import diffmark
-from diffmark.injection import Injection
-from diffmark.marking import UnmarkableError, WatermarkCallback
+from diffmark.latent.injection import Injection
+from diffmark.latent.vae import FamilyError
+from diffmark.mark.context import UnmarkableError, WatermarkCallback
 from diffmark.secret import random_secrets
-from diffmark.vae import FamilyError
 
 PIPELINES = ["sd", "img2img", "inpaint", "inpaint9", "sdxl", "sd3", "flux", "lcm"]
 SCHEDULERS = [

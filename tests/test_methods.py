@@ -5,12 +5,12 @@ import pytest
 from conftest import _build, tiny_codec
 from PIL import Image
 
-from diffmark.detection import Detector
-from diffmark.generation import Order, Sampling
-from diffmark.injection import Injection
-from diffmark.methods.classic import BlindWatermark, InvisibleWatermark
-from diffmark.methods.diffmark import DiffMark
-from diffmark.pipelines import load_pipeline
+from diffmark.baselines.classic import BlindWatermark, InvisibleWatermark
+from diffmark.baselines.diffmark import DiffMark
+from diffmark.detect.latent import Detector
+from diffmark.latent.injection import Injection
+from diffmark.mark.generation import Order, Sampling
+from diffmark.mark.loading import load_pipeline
 
 
 @pytest.fixture(scope="module")

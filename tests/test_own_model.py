@@ -10,12 +10,12 @@ from conftest import _build, _vae, tiny_codec
 from PIL import Image
 
 from diffmark import cli
-from diffmark.calibration import Calibration
-from diffmark.codec import Codec
-from diffmark.detection import Detector
-from diffmark.injection import Injection
-from diffmark.own_model import calibrate
-from diffmark.vae import load_vae
+from diffmark.detect.latent import Detector
+from diffmark.evaluation.own_model import calibrate
+from diffmark.latent.calibration import Calibration
+from diffmark.latent.codec import Codec
+from diffmark.latent.injection import Injection
+from diffmark.latent.vae import load_vae
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_it_counts_what_was_measured(pictures):
 
 
 def test_psnr_is_that_of_the_pixels(pictures):
-    from diffmark.vae import decode, encode
+    from diffmark.latent.vae import decode, encode
 
     vae, codec = _build("sd").pipe.vae, _codec()
     found = calibrate(codec, vae, pictures[:1], crops=19)
@@ -79,7 +79,9 @@ def test_pictures_are_marked_at_the_size_that_is_generated(pictures, size, monke
 
 
 def test_an_autoencoder_that_gives_no_pictures_is_told(pictures, monkeypatch):
-    monkeypatch.setattr("diffmark.own_model.decode", lambda vae, z: torch.full((1, 3, 64, 64), torch.nan))
+    monkeypatch.setattr(
+        "diffmark.evaluation.own_model.decode", lambda vae, z: torch.full((1, 3, 64, 64), torch.nan)
+    )
     with pytest.raises(ValueError, match="not finite"):
         calibrate(_codec(), _build("sd").pipe.vae, pictures)
 
@@ -122,7 +124,9 @@ def test_the_command_writes_a_calibrated_codec(run, tmp_path):
 
 
 def test_too_few_pictures_are_told_before_any_work(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("diffmark.own_model.encode", lambda *_: pytest.fail("a picture was encoded"))
+    monkeypatch.setattr(
+        "diffmark.evaluation.own_model.encode", lambda *_: pytest.fail("a picture was encoded")
+    )
     _codec().save_pretrained(tmp_path / "codec")
     arguments = [
         "--model",

@@ -12,15 +12,15 @@ from browser import load_screenshots
 from PIL import Image
 from pixel_vectors import OPERATOR, SECRET, TABLE, marked, scene
 
+from diffmark.detect.joint import open_detector
 from diffmark.evaluation.studio import painted_scenes
 from diffmark.pixel.codec import PixelCodec
-from diffmark.pixel.page import constants
-from diffmark.readers import open_detector
 from diffmark.registry import Registry
 from diffmark.server.app import create_app
 from diffmark.server.limits import Limits
 from diffmark.server.service import Service
 from diffmark.server.tokens import grant_token
+from diffmark.server.verify_page import constants
 
 shots = load_screenshots()
 WATCH = """

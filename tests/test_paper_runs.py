@@ -10,7 +10,7 @@ import torch
 from test_train_command import call
 
 from diffmark import Codec, Detector, random_secrets, watermark
-from diffmark.pipelines import load_pipeline
+from diffmark.mark.loading import load_pipeline
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.lcm import LCMConfig, train_lcm

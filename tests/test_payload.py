@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffmark.payload import Code, PayloadScheme, rates
-from diffmark.permutation import FF1
+from diffmark.payload.permutation import FF1
+from diffmark.payload.scheme import Code, PayloadScheme, rates
 from diffmark.statistics import clopper_pearson
 
 KEY = bytes(range(32))

@@ -12,9 +12,9 @@ from PIL import Image, ImageDraw
 from pixel_vectors import FIRST, FOLDER, OPERATOR, SECRET, marked, scene
 
 from diffmark.pixel.codec import PixelCodec
-from diffmark.pixel.page import CONSTANTS, STATIC, calibration, constants
 from diffmark.pixel.search import View
 from diffmark.secret import to_hex
+from diffmark.server.verify_page import CONSTANTS, STATIC, calibration, constants
 
 ADDRESS = "http://reader.test"  # plain HTTP: no crypto.subtle; nothing is asked for over the network
 VECTORS = json.loads((FOLDER / "pixel.json").read_text())
@@ -85,7 +85,7 @@ def difference(found, reading):
 
 
 def test_the_constants_are_those_of_python():
-    assert CONSTANTS.read_text() == constants(calibration()), "run `python -m diffmark.pixel.page`"
+    assert CONSTANTS.read_text() == constants(calibration()), "run `python -m diffmark.server.verify_page`"
 
 
 @pytest.mark.parametrize("key", VECTORS["keys"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_training import latents, reached, tiny_config, weights
 
-from diffmark.codec import Codec
+from diffmark.latent.codec import Codec
 from diffmark.training.chance import Chance
 from diffmark.training.config import DeltaConfig, PretrainingConfig
 from diffmark.training.optimisation import make_accelerator

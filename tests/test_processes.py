@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffmark.codec import Codec
+from diffmark.latent.codec import Codec
 
 PROGRAM = Path(__file__).parent / "programs" / "tiny_training.py"
 

@@ -30,7 +30,7 @@ def test_the_payload_table_can_be_computed_again():
     """One cell of the table, with fewer draws."""
     import numpy as np
 
-    from diffmark.payload import PayloadScheme
+    from diffmark.payload.scheme import PayloadScheme
 
     module = load("payload_table")
     rows = json.loads((ROOT / "results" / "payload_table.json").read_text())["rows"]

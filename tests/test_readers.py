@@ -11,15 +11,15 @@ from PIL import Image, ImageOps
 
 import diffmark
 from diffmark.cli import main
-from diffmark.decision import Detection
-from diffmark.detection import Detector
-from diffmark.embedding import embed as embed_latent
+from diffmark.detect.decision import Detection
+from diffmark.detect.joint import JointDetector, better, open_detector
+from diffmark.detect.latent import Detector
 from diffmark.evaluation.studio import painted_scenes
 from diffmark.images import ImageError
-from diffmark.marking import watermark
+from diffmark.mark.context import watermark
+from diffmark.mark.image import embed as embed_latent
 from diffmark.pixel.animation import Animation
 from diffmark.pixel.codec import PixelCodec
-from diffmark.readers import JointDetector, better, open_detector
 
 SECRET = "0123456789abcdef"
 KEY = bytes(range(32))

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from diffmark.registry import NotPermitted, Registry, RegistryError, audit, identities
+from diffmark.registry import NotPermitted, Registry, RegistryError, audit_log, identities
 from diffmark.registry.backup import backup, restore
 from diffmark.registry.exchange import export_keys
 from diffmark.registry.identities import VARIABLE, new_sealing_key
@@ -37,7 +37,7 @@ def close(*registries: Registry) -> None:
 
 def actions(registry: Registry) -> list[tuple[str, str]]:
     with registry.store.read() as connection:
-        return [(entry.actor, entry.action) for entry in audit.entries(connection, 1000)]
+        return [(entry.actor, entry.action) for entry in audit_log.entries(connection, 1000)]
 
 
 def test_each_role_does_its_own_and_nothing_else(url: str, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_whole_forged_chain_lacks_the_noted_head(url: str) -> None:
     tamper(registry, "DELETE FROM audit", "DELETE FROM settings WHERE name = 'audit_head'")
     with registry.store.write() as connection:
         for number in range(6):
-            audit.append(connection, "mallory", "operator", "issue", "", number, number)
+            audit_log.append(connection, "mallory", "operator", "issue", "", number, number)
     assert registry.verify().ok
     assert registry.verify(anchor).problems == (
         f"the noted entry {anchor} is not in the log: it was rewritten or cut",

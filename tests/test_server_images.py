@@ -13,8 +13,9 @@ from fastapi.testclient import TestClient
 from PIL import Image
 from test_server import GENEROUS, client, detector, headers, png, service  # noqa: F401  # fixtures
 
-from diffmark.detection import Detector
-from diffmark.generation import Order, Sampling, generate
+from diffmark.detect.latent import Detector
+from diffmark.latent.vae import FamilyError
+from diffmark.mark.generation import Order, Sampling, generate
 from diffmark.registry import Registry
 from diffmark.secret import from_hex
 from diffmark.server.app import create_app
@@ -24,7 +25,6 @@ from diffmark.server.limits import Limits
 from diffmark.server.painting import Painter
 from diffmark.server.service import Service
 from diffmark.server.tokens import grant_token
-from diffmark.vae import FamilyError
 
 ORDER = {"principal": "user-7", "prompt": "a hill", "negative_prompt": "fog", "seed": 5, "steps": 3}
 

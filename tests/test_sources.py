@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
+from diffmark.latent.vae import encode
 from diffmark.training.sources import latents_of, open_pictures
-from diffmark.vae import encode
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from test_training import tiny_config
 from typer.testing import CliRunner
 
 from diffmark.cli import app
-from diffmark.codec import Codec
+from diffmark.latent.codec import Codec
+from diffmark.latent.vae import load_vae
 from diffmark.provenance import weights_digest
 from diffmark.training import paths
 from diffmark.training.chance import Chance
@@ -32,7 +33,6 @@ from diffmark.training.measurement import measure_codec
 from diffmark.training.plotting import plot_run
 from diffmark.training.preparation import prepare
 from diffmark.training.sources import open_pictures
-from diffmark.vae import load_vae
 
 RUN_FILE = """
 [codec]
@@ -161,7 +161,7 @@ def test_a_pipeline_and_its_lcm_are_frozen_and_its_prompts_embedded_once(
         pipe.encode_prompt = encode_prompt
         return pipe
 
-    monkeypatch.setattr("diffmark.pipelines.load_pipeline", load)
+    monkeypatch.setattr("diffmark.mark.loading.load_pipeline", load)
     (tmp_path / "prompts.txt").write_text("a lake\n\na forest\na hill\n")
     config = tiny_config(mode, model=ModelConfig(pipeline="sd", lcm="lcm" if mode == "persistent" else ""))
     sources = {"prompts": str(tmp_path / "prompts.txt")}, {"pictures": str(workshop / "pictures")}
@@ -178,7 +178,7 @@ def test_a_pipeline_and_its_lcm_are_frozen_and_its_prompts_embedded_once(
 
 
 def test_models_that_cannot_be_trained_through_are_refused(rig, monkeypatch):
-    monkeypatch.setattr("diffmark.pipelines.load_pipeline", lambda name, device: rig(name).pipe)
+    monkeypatch.setattr("diffmark.mark.loading.load_pipeline", lambda name, device: rig(name).pipe)
     for name in ("sdxl", "flux"):
         with pytest.raises(ValueError, match="cannot be trained through.*injection mode 'final'"):
             paths.load_denoisers(tiny_config("persistent", model=ModelConfig(pipeline=name)), ["a hill"])

@@ -11,19 +11,26 @@ from conftest import _unet
 from PIL import Image
 from torch import nn
 
+from diffmark.baselines.aqualora import (
+    AquaLora,
+    Inner,
+    LatentWatermark,
+    MessageLora,
+    place_waves,
+    save_adapter,
+)
+from diffmark.baselines.base import Method
+from diffmark.baselines.stable_signature import Extractor, SignedDecoder, StableSignature, mean_cell
+from diffmark.baselines.stegastamp import StegaStamp, StegaStampNetwork
+from diffmark.baselines.weights import FOLDERS_VARIABLE, baseline_folder, signs, to_image, to_pixels
 from diffmark.evaluation.baselines import measure_baseline
 from diffmark.evaluation.experiments.keys import keys
 from diffmark.evaluation.experiments.latency import stages
 from diffmark.evaluation.lab import Extent, Lab
 from diffmark.evaluation.metrics import psnr
 from diffmark.evaluation.studio import Studio
-from diffmark.generation import Order, Sampling
-from diffmark.methods.aqualora import AquaLora, Inner, LatentWatermark, MessageLora, place_waves, save_adapter
-from diffmark.methods.base import Method
-from diffmark.methods.stable_signature import Extractor, SignedDecoder, StableSignature, mean_cell
-from diffmark.methods.stegastamp import StegaStamp, StegaStampNetwork
-from diffmark.methods.weights import FOLDERS_VARIABLE, baseline_folder, signs, to_image, to_pixels
-from diffmark.pipelines import load_pipeline
+from diffmark.mark.generation import Order, Sampling
+from diffmark.mark.loading import load_pipeline
 from diffmark.statistics import match_threshold
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene

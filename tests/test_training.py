@@ -9,8 +9,8 @@ import torch
 from accelerate.state import AcceleratorState
 from conftest import _embeds, tiny_codec
 
-from diffmark.codec import Codec, CodecConfig
-from diffmark.injection import Injection
+from diffmark.latent.codec import Codec, CodecConfig
+from diffmark.latent.injection import Injection
 from diffmark.training import losses
 from diffmark.training.chance import Chance
 from diffmark.training.config import (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diffmark.injection import Injection
+from diffmark.latent.injection import Injection
 from diffmark.training.config import TrainingConfig, read_config
 
 FOLDER = Path(__file__).parents[1] / "configs"

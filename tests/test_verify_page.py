@@ -10,7 +10,7 @@ from PIL import Image
 from pixel_vectors import OPERATOR, SECRET, TABLE, marked, scene
 
 from diffmark.pixel.codec import PixelCodec
-from diffmark.pixel.page import PAGE, calibration, page
+from diffmark.server.verify_page import PAGE, calibration, page
 
 WATCH = """
 window.violations = [];
@@ -77,7 +77,7 @@ def choose(tab, data, name="photo.png"):
 
 
 def test_the_committed_page_is_current():
-    assert PAGE.read_text() == page(calibration()), "run `python -m diffmark.pixel.page`"
+    assert PAGE.read_text() == page(calibration()), "run `python -m diffmark.server.verify_page`"
 
 
 def test_a_rotated_picture_is_read_and_the_view_told(visit, original):

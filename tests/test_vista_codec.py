@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from diffmark import vae, watermark
-from diffmark.codec import Codec
-from diffmark.codec_files import find_codec
-from diffmark.detection import Detector
+from diffmark import watermark
+from diffmark.detect.latent import Detector
+from diffmark.latent import vae
+from diffmark.latent.codec import Codec
+from diffmark.latent.files import find_codec
 from diffmark.provenance import weights_digest
 from diffmark.secret import random_secrets
 from diffmark.vista import load_autoencoder, load_pipeline

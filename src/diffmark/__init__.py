@@ -15,34 +15,34 @@ __version__ = "0.2.0.dev0"
 
 # Names are loaded on first use: `import diffmark` and `diffmark --help` do not wait for torch.
 _HOME = {
-    "Codec": "codec",
-    "CodecConfig": "codec",
-    "Detection": "decision",
-    "Detector": "detection",
-    "Injection": "injection",
+    "Codec": "latent.codec",
+    "CodecConfig": "latent.codec",
+    "Detection": "detect.decision",
+    "Detector": "detect.latent",
+    "Injection": "latent.injection",
     "OperatorKey": "pixel.keys",
-    "PayloadScheme": "payload",
+    "PayloadScheme": "payload.scheme",
     "PixelCodec": "pixel.codec",
-    "WatermarkCallback": "marking",
-    "detect": "pixel.calls",
-    "embed": "pixel.calls",
-    "open_detector": "readers",
+    "WatermarkCallback": "mark.context",
+    "detect": "api",
+    "embed": "api",
+    "open_detector": "detect.joint",
     "random_secrets": "secret",
-    "watermark": "marking",
+    "watermark": "mark.context",
 }
 __all__ = list(_HOME)
 
 if TYPE_CHECKING:
-    from diffmark.codec import Codec, CodecConfig
-    from diffmark.decision import Detection
-    from diffmark.detection import Detector
-    from diffmark.injection import Injection
-    from diffmark.marking import WatermarkCallback, watermark
-    from diffmark.payload import PayloadScheme
-    from diffmark.pixel.calls import detect, embed
+    from diffmark.api import detect, embed
+    from diffmark.detect.decision import Detection
+    from diffmark.detect.joint import open_detector
+    from diffmark.detect.latent import Detector
+    from diffmark.latent.codec import Codec, CodecConfig
+    from diffmark.latent.injection import Injection
+    from diffmark.mark.context import WatermarkCallback, watermark
+    from diffmark.payload.scheme import PayloadScheme
     from diffmark.pixel.codec import PixelCodec
     from diffmark.pixel.keys import OperatorKey
-    from diffmark.readers import open_detector
     from diffmark.secret import random_secrets
 
 

@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 from diffmark.attacks import attack
+from diffmark.detect.joint import open_detector
 from diffmark.evaluation.metrics import psnr
-from diffmark.pipelines import default_guidance, load_pipeline
+from diffmark.mark.loading import default_guidance, load_pipeline
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.visibility import Visibility
 from diffmark.progress import track
-from diffmark.readers import open_detector
 from diffmark.registry import Registry
 from diffmark.secret import from_hex
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 
-from diffmark.audit import results, run
-from diffmark.audit.sources import find
-from diffmark.audit.worker import Settings
+from diffmark.bulk import results, run
+from diffmark.bulk.sources import find
+from diffmark.bulk.worker import Settings
 
 
 def main() -> None:

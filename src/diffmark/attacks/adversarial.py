@@ -13,8 +13,8 @@ from torch import Tensor
 
 from diffmark.attacks.base import Attack, Chance, ModelDistort
 from diffmark.images import read_image
+from diffmark.latent.vae import encode
 from diffmark.provenance import weights_digest
-from diffmark.vae import encode
 
 STEPS = 200
 STEP_SIZE = 0.05  # of epsilon

@@ -15,10 +15,10 @@ from PIL import Image
 from torch import Tensor
 
 from diffmark.attacks.base import Attack, Chance, ModelDistort
-from diffmark.bridge import ddim_path, denoiser_of, late_trajectory, noised
 from diffmark.images import read_image
+from diffmark.latent.bridge import ddim_path, denoiser_of, late_trajectory, noised
+from diffmark.latent.vae import decode, encode
 from diffmark.provenance import weights_digest
-from diffmark.vae import decode, encode
 
 STRIDE = 20  # training steps between two denoising steps, as in a run of fifty
 

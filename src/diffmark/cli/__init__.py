@@ -12,8 +12,8 @@ import typer
 from diffmark import __version__
 from diffmark.cli import (
     attack,
-    audit,
     baselines,
+    bulk,
     c2pa,
     calibrate,
     detect,
@@ -44,7 +44,7 @@ app.command("attack")(attack.attack)
 app.command("evaluate")(evaluate.evaluate)
 app.command("identify")(identify.identify)
 app.command("info")(info.info)
-app.command("audit")(audit.audit)
+app.command("audit")(bulk.audit)
 app.add_typer(c2pa.app, name="c2pa")
 app.add_typer(secret.app, name="secret")
 app.add_typer(keys.app, name="keys")

@@ -35,7 +35,7 @@ def train(
 
     `diffmark vista bundle` then writes its `model` folder in half precision.
     """
-    from diffmark.methods.training import train_baseline
+    from diffmark.baselines.training import train_baseline
 
     if train_baseline(name.value, config, runs / name.value, photos, stop):
         typer.echo(runs / name.value / "model")

@@ -41,15 +41,15 @@ def calibrate(
 
     import torch
 
-    from diffmark.calibration import check_negatives
     from diffmark.cli.detect import expand
-    from diffmark.codec import Codec
-    from diffmark.codec_files import find_codec
-    from diffmark.own_model import OTHERS
-    from diffmark.own_model import calibrate as measure
-    from diffmark.pipelines import find_device
+    from diffmark.evaluation.own_model import OTHERS
+    from diffmark.evaluation.own_model import calibrate as measure
+    from diffmark.latent.calibration import check_negatives
+    from diffmark.latent.codec import Codec
+    from diffmark.latent.files import find_codec
+    from diffmark.latent.vae import load_vae
+    from diffmark.mark.loading import find_device
     from diffmark.progress import track
-    from diffmark.vae import load_vae
 
     if not images.is_dir():
         raise ValueError(f"{images}: no such folder")

@@ -184,9 +184,9 @@ def _pixel_marker(
 
 
 def _latent_marker(codec: str, vae: str | None, strength: float | None) -> _Marker:
-    from diffmark.detection import Detector
-    from diffmark.embedding import embed as mark_latent
+    from diffmark.detect.latent import Detector
     from diffmark.images import read_image
+    from diffmark.mark.image import embed as mark_latent
     from diffmark.secret import to_hex
 
     detector = Detector.from_pretrained(codec, vae)

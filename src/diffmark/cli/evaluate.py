@@ -74,8 +74,8 @@ def evaluate(
     from diffmark.evaluation.report import write_report
     from diffmark.evaluation.results import count_work, run
     from diffmark.evaluation.studio import Studio
-    from diffmark.generation import Sampling
-    from diffmark.pipelines import default_guidance
+    from diffmark.mark.generation import Sampling
+    from diffmark.mark.loading import default_guidance
     from diffmark.provenance import command_line
 
     pipe = quiet_pipeline(model)
@@ -127,7 +127,7 @@ def show_estimate(counts: Any, prices: Any) -> None:
 
 def quiet_pipeline(model: str) -> Any:
     """A pipeline that leaves the progress bar to the evaluation."""
-    from diffmark.pipelines import load_pipeline
+    from diffmark.mark.loading import load_pipeline
 
     pipe = load_pipeline(model)
     pipe.set_progress_bar_config(disable=True)
@@ -143,7 +143,7 @@ def few_steps(pipe: Any, sampling: Any) -> Any:
 
 def load_siblings(names: str | None, model: str) -> dict[str, Any]:
     """Other models of the family by name."""
-    from diffmark.pipelines import is_embedded
+    from diffmark.mark.loading import is_embedded
     from diffmark.vista import model_names
 
     if names is None:
@@ -181,15 +181,15 @@ def load_attacks(lab: Any, surrogate: str | None) -> list[Any]:
 
 def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
     """Methods by name; `diffmark` with the codec's own injection, `diffmark-late` and so on with another."""
-    from diffmark.detection import Detector
-    from diffmark.methods.aqualora import AquaLora
-    from diffmark.methods.classic import BlindWatermark, InvisibleWatermark
-    from diffmark.methods.diffmark import DiffMark
-    from diffmark.methods.ring_id import RingID
-    from diffmark.methods.shallow_diffuse import ShallowDiffuse
-    from diffmark.methods.stable_signature import StableSignature
-    from diffmark.methods.stegastamp import StegaStamp
-    from diffmark.methods.tree_ring import TreeRing
+    from diffmark.baselines.aqualora import AquaLora
+    from diffmark.baselines.classic import BlindWatermark, InvisibleWatermark
+    from diffmark.baselines.diffmark import DiffMark
+    from diffmark.baselines.ring_id import RingID
+    from diffmark.baselines.shallow_diffuse import ShallowDiffuse
+    from diffmark.baselines.stable_signature import StableSignature
+    from diffmark.baselines.stegastamp import StegaStamp
+    from diffmark.baselines.tree_ring import TreeRing
+    from diffmark.detect.latent import Detector
 
     detector = Detector.from_pretrained(codec)
     chosen: list[Any] = []

@@ -75,13 +75,13 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
 ) -> None:
     """Generate images that carry a secret."""
-    from diffmark.codec import Codec
-    from diffmark.generation import Order, Sampling, generate_into
-    from diffmark.pipelines import default_guidance, default_steps, load_pipeline
+    from diffmark.detect.joint import LATENT
+    from diffmark.latent.codec import Codec
+    from diffmark.latent.vae import fits
+    from diffmark.mark.generation import Order, Sampling, generate_into
+    from diffmark.mark.loading import default_guidance, default_steps, load_pipeline
     from diffmark.pixel.codec import PixelCodec
     from diffmark.progress import track
-    from diffmark.readers import LATENT
-    from diffmark.vae import fits
 
     texts = _prompts(prompt, prompts)
     if codec is not None and layers is Layers.pixel:

@@ -23,15 +23,15 @@ def info(
 
 
 def describe_installation() -> dict[str, Any]:
-    from diffmark.codec_files import bundled_codecs
-    from diffmark.pipelines import find_device
+    from diffmark.latent.files import bundled_codecs
+    from diffmark.mark.loading import find_device
     from diffmark.provenance import versions
 
     return {**versions(), "device": find_device(), "codecs": bundled_codecs() or ["none bundled"]}
 
 
 def describe_codec(source: str) -> dict[str, Any]:
-    from diffmark.codec import Codec
+    from diffmark.latent.codec import Codec
 
     codec = Codec.from_pretrained(source)
     calibration = codec.calibration

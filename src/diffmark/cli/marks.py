@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from diffmark.payload import PayloadScheme
+    from diffmark.payload.scheme import PayloadScheme
     from diffmark.registry import Registry
 
 SecretOption = Annotated[str, typer.Option(help="Hex digits, or 'random' for a fresh one an image.")]

@@ -47,7 +47,7 @@ def show(
 @app.command()
 def key(out: Annotated[Path, typer.Argument(help="File to write; must not exist.")]) -> None:
     """Write a new payload key to a file that only you can read."""
-    from diffmark.payload import PayloadScheme
+    from diffmark.payload.scheme import PayloadScheme
 
     descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -23,7 +23,7 @@ def pretrain(
     config: Config, out: Out = None, codec: Start = None, cache: Cache = Path("runs/cache"), cpu: Cpu = False
 ) -> None:
     """Pretrain encoder and decoder without a diffusion model (the paper's Algorithm 1)."""
-    from diffmark.codec import Codec
+    from diffmark.latent.codec import Codec
     from diffmark.training.config import read_config
     from diffmark.training.optimisation import make_accelerator
     from diffmark.training.preparation import prepare_hosts
@@ -42,7 +42,7 @@ def dual(
     config: Config, out: Out = None, codec: Start = None, cache: Cache = Path("runs/cache"), cpu: Cpu = False
 ) -> None:
     """Train through a frozen model: bridge and DDIM path (the paper's Algorithm 2)."""
-    from diffmark.codec import Codec
+    from diffmark.latent.codec import Codec
     from diffmark.training.config import read_config
     from diffmark.training.dual import train
     from diffmark.training.optimisation import make_accelerator

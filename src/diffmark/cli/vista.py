@@ -68,7 +68,7 @@ def sheet(
     from PIL import Image
 
     from diffmark.evaluation.studio import FIRST_SEED, unseen_orders
-    from diffmark.pipelines import default_guidance, default_steps
+    from diffmark.mark.loading import default_guidance, default_steps
     from diffmark.vista import load_pipeline
     from diffmark.vista.evaluation import contact_sheet, generate
 
@@ -102,8 +102,8 @@ def evaluate(
 
     from diffmark.evaluation.batches import batches
     from diffmark.evaluation.studio import BATCH, FIRST_SEED, Studio, scene_of, unseen_orders
-    from diffmark.generation import Sampling
-    from diffmark.pipelines import default_guidance, default_steps
+    from diffmark.mark.generation import Sampling
+    from diffmark.mark.loading import default_guidance, default_steps
     from diffmark.vista import load_classifier, load_pipeline, model_digest
     from diffmark.vista.evaluation import evaluate_pictures, seconds_per_image
 

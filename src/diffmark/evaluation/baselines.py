@@ -12,14 +12,14 @@ from PIL import Image
 from tqdm import tqdm
 
 from diffmark.attacks import ATTACKS
+from diffmark.baselines.base import Method
+from diffmark.baselines.stegastamp import StegaStamp
+from diffmark.baselines.weights import to_image, to_pixels
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.metrics import psnr, share
-from diffmark.methods.base import Method
-from diffmark.methods.stegastamp import StegaStamp
-from diffmark.methods.weights import to_image, to_pixels
-from diffmark.pipelines import load_pipeline
+from diffmark.latent.vae import decode, encode
+from diffmark.mark.loading import load_pipeline
 from diffmark.statistics import match_threshold
-from diffmark.vae import decode, encode
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene
 
@@ -42,7 +42,7 @@ def measure_baseline(name: str, count: int) -> list[dict[str, Any]]:
         marked = [method.embed(image, secret) for image, secret in zip(scenes, secrets, strict=True)]
         plain = scenes
     elif name == "stable-signature":
-        from diffmark.methods.stable_signature import StableSignature
+        from diffmark.baselines.stable_signature import StableSignature
 
         method = StableSignature(load_pipeline("vista"))
         secrets = np.stack([method.carried(secret) for secret in drawn])

@@ -19,16 +19,16 @@ from PIL import Image
 from torch import Tensor
 
 from diffmark.attacks import ATTACKS, Attack
-from diffmark.backbones import Backbone, find_backbone, scene_classifier
+from diffmark.baselines.base import Method
+from diffmark.evaluation.backbones import Backbone, find_backbone, scene_classifier
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.memory import Arrays, Memory, Recipe, picture_digest
 from diffmark.evaluation.meter import Meter
 from diffmark.evaluation.sources import crop, find_photographs, scene
 from diffmark.evaluation.studio import Studio, unseen_orders
-from diffmark.generation import Order
 from diffmark.images import read_image
-from diffmark.methods.base import Method
-from diffmark.vae import encode
+from diffmark.latent.vae import encode
+from diffmark.mark.generation import Order
 
 Row = dict[str, Any]
 Experiment = Callable[["Lab"], Iterator[Row]]

@@ -6,10 +6,10 @@ import numpy as np
 from PIL import Image
 
 from diffmark.attacks import ATTACKS
+from diffmark.baselines.base import Method
 from diffmark.evaluation.lab import Lab, Reading
 from diffmark.evaluation.memory import Arrays, Recipe
 from diffmark.evaluation.studio import Studio
-from diffmark.methods.base import Method
 from diffmark.vista.paint import PAINTER
 
 CHUNK = 100  # images that are read before the reading is kept

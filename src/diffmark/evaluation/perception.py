@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from diffmark.baselines.base import Method
 from diffmark.evaluation.lab import Lab, Row, orders_digest
 from diffmark.evaluation.memory import Recipe
 from diffmark.evaluation.metrics import frechet_distance, quality_figures
 from diffmark.evaluation.studio import scene_of
-from diffmark.generation import Order
-from diffmark.methods.base import Method
-from diffmark.pipelines import is_embedded
+from diffmark.mark.generation import Order
+from diffmark.mark.loading import is_embedded
 from diffmark.vista.paint import PAINTER
 
 

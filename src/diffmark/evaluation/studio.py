@@ -13,13 +13,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from diffmark.baselines.base import Method
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.memory import Memory, Recipe
 from diffmark.evaluation.meter import Meter
-from diffmark.generation import Order, Sampling
-from diffmark.methods.base import Method
+from diffmark.latent.vae import decode
+from diffmark.mark.generation import Order, Sampling
 from diffmark.provenance import weights_digest
-from diffmark.vae import decode
 
 if TYPE_CHECKING:
     from diffmark.vista.scenes import Scene

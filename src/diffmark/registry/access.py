@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
-from diffmark.registry import audit, schema
+from diffmark.registry import audit_log, schema
 from diffmark.registry.errors import NotPermitted, RegistryError
 from diffmark.registry.store import Store
 
@@ -59,7 +59,7 @@ class Access:
                 if not _grants(connection):  # still: another process may have been first
                     rows = [{"actor": self.actor, "role": role} for role in ROLES]
                     connection.execute(insert(schema.grants), rows)
-                    audit.append(connection, self.actor, "", "create", "", self.actor, list(ROLES))
+                    audit_log.append(connection, self.actor, "", "create", "", self.actor, list(ROLES))
 
     def roles(self, connection: Connection) -> set[str]:
         """The roles that this actor holds."""
@@ -86,13 +86,13 @@ class Access:
                 yield connection
         except NotPermitted as refusal:
             with self.store.write() as connection:
-                audit.append(connection, self.actor, "", f"refused: {action}", reason, "", str(refusal))
+                audit_log.append(connection, self.actor, "", f"refused: {action}", reason, "", str(refusal))
             raise
 
     def record(self, connection: Connection, action: str, reason: str, query: Any, result: Any) -> None:
         """Write the audit entry of one call, inside its transaction: both become durable, or neither."""
         role = self.require(connection, action)
-        audit.append(connection, self.actor, role, action, reason, query, result)
+        audit_log.append(connection, self.actor, role, action, reason, query, result)
 
     def check(self, action: str, reason: str) -> None:
         """Refuse, and write the refusal down, before work is done outside a write transaction."""
@@ -126,7 +126,7 @@ class Access:
                 if sum(other == role for _, other in _grants(connection)) == 1:
                     raise RegistryError(f"{actor!r} is the last {role}: give the role to somebody else first")
                 connection.execute(delete(table).where(table.c.actor == actor, table.c.role == role))
-            audit.append(connection, self.actor, role, action, reason, [actor, role], held)
+            audit_log.append(connection, self.actor, role, action, reason, [actor, role], held)
 
 
 def _grants(connection: Connection) -> set[tuple[str, str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, create_engine, delete, func, select
 
-from diffmark.registry import audit, schema
+from diffmark.registry import audit_log, schema
 from diffmark.registry.access import current_actor
 from diffmark.registry.errors import RegistryError, explained
 from diffmark.registry.progress import watched
@@ -57,7 +57,7 @@ def restore(path: Path, url: str, actor: str | None = None, reason: str = "") ->
     target = Store(url)
     try:
         with _opened(path) as source, source.read() as reading, target.write() as writing:
-            problems = audit.verify(reading).problems
+            problems = audit_log.verify(reading).problems
             if problems:
                 raise RegistryError(f"{path}: the audit log of this backup is broken: {'; '.join(problems)}")
             if target.count(writing) or writing.execute(select(schema.audit.c.seq).limit(1)).first():
@@ -66,7 +66,7 @@ def restore(path: Path, url: str, actor: str | None = None, reason: str = "") ->
             # Rows will now go another way than in the registry that was backed up: no cache of it may be used.
             target.put_setting(writing, schema.CACHE_ID, str(uuid.uuid4()))
             count = target.count(writing)
-            audit.append(writing, actor or current_actor(), "", "restore", reason, path.name, count)
+            audit_log.append(writing, actor or current_actor(), "", "restore", reason, path.name, count)
     finally:
         target.close()
     return count

@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import Connection, insert, select, update
 
-from diffmark.registry import audit, schema
+from diffmark.registry import audit_log, schema
 from diffmark.registry.access import ROLES, Access
 from diffmark.registry.errors import NotPermitted, RegistryError
 
@@ -119,7 +119,7 @@ class Identities:
             connection.execute(
                 update(table).where(table.c.id == number).values(approved_by=self.access.actor)
             )
-            audit.append(connection, self.access.actor, role, "approve", reason, number, row.principal)
+            audit_log.append(connection, self.access.actor, role, "approve", reason, number, row.principal)
 
     def require_approval(self, role: str, reason: str = "") -> None:
         """From now on resolving needs the approval of another person in this role; "" for none."""

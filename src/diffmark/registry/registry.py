@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sqlalchemy import func, select, update
 
-from diffmark.registry import allocation, answers, audit, schema
+from diffmark.registry import allocation, answers, audit_log, schema
 from diffmark.registry import query as queries
 from diffmark.registry.access import Access
 from diffmark.registry.answers import RATE, Identification
@@ -275,22 +275,22 @@ class Registry:
 
     # --- audit -----------------------------------------------------------------------------------------
 
-    def verify(self, anchor: str | None = None) -> audit.Verification:
-        """Check the audit log (see `audit.verify`) and that no row of a key is missing."""
+    def verify(self, anchor: str | None = None) -> audit_log.Verification:
+        """Check the audit log (see `audit_log.verify`) and that no row of a key is missing."""
         with self.store.read() as connection:
-            result = audit.verify(connection, anchor)
+            result = audit_log.verify(connection, anchor)
             held = connection.scalar(select(func.count()).select_from(schema.keys)) or 0
             issued = self.store.count(connection)
         if held == issued:
             return result
-        return audit.Verification(
+        return audit_log.Verification(
             result.entries, result.head, (*result.problems, f"{issued - held} of {issued} keys were deleted")
         )
 
-    def log(self, last: int = 20) -> list[audit.Entry]:
+    def log(self, last: int = 20) -> list[audit_log.Entry]:
         """The latest audit entries; looking at them is itself written down."""
         with self.access.call("read log", "") as connection:
-            found = audit.entries(connection, last)
+            found = audit_log.entries(connection, last)
             self.access.record(connection, "read log", "", last, len(found))
         return found
 

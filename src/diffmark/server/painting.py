@@ -9,14 +9,14 @@ from concurrent.futures import TimeoutError
 from dataclasses import dataclass
 from typing import Any
 
-from diffmark.codec import Codec
-from diffmark.generation import Order, Sampling, generate
-from diffmark.marking import watermark
-from diffmark.pipelines import default_guidance, load_pipeline
+from diffmark.latent.codec import Codec
+from diffmark.latent.vae import fits
+from diffmark.mark.context import watermark
+from diffmark.mark.generation import Order, Sampling, generate
+from diffmark.mark.loading import default_guidance, load_pipeline
 from diffmark.pixel.codec import PixelCodec
 from diffmark.secret import Bits
 from diffmark.server.models import GenerateRequest
-from diffmark.vae import fits
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from diffmark.decision import Detection
-from diffmark.detection import Detector
+from diffmark.detect.decision import Detection
+from diffmark.detect.joint import JointDetector, better
+from diffmark.detect.latent import Detector
+from diffmark.detect.pixel import PixelDetector, is_clear
 from diffmark.images import Picture
-from diffmark.pixel.detector import PixelDetector, is_clear
-from diffmark.readers import JointDetector, better
 from diffmark.secret import Bits
 from diffmark.server.batching import Batcher, OverloadError
 

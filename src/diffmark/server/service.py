@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from diffmark.decision import Detection
-from diffmark.detection import Detector
-from diffmark.embedding import embed
+from diffmark.detect.decision import Detection
+from diffmark.detect.joint import JointDetector
+from diffmark.detect.latent import Detector
+from diffmark.detect.pixel import PixelDetector
 from diffmark.images import ImageError, Picture, read_image
+from diffmark.mark.image import embed
 from diffmark.pixel.codec import MarkWarning
-from diffmark.pixel.detector import PixelDetector
-from diffmark.readers import JointDetector
 from diffmark.registry import Registry
 from diffmark.registry.access import Access
 from diffmark.secret import as_secrets

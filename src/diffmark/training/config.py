@@ -11,8 +11,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from diffmark.codec import CodecConfig
-from diffmark.injection import Injection
+from diffmark.latent.codec import CodecConfig
+from diffmark.latent.injection import Injection
 from diffmark.training import curriculum
 
 if sys.version_info >= (3, 11):

@@ -15,8 +15,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from diffmark import vae
-from diffmark.codec import Codec
+from diffmark.latent import vae
+from diffmark.latent.codec import Codec
 from diffmark.training import curriculum, losses
 from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig

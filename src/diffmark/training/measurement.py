@@ -20,13 +20,15 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from diffmark import statistics, vae
+from diffmark import statistics
 from diffmark.attacks import distortion
 from diffmark.attacks.base import Distort
-from diffmark.calibration import Calibration, evidence
-from diffmark.codec import Codec
-from diffmark.detection import Detector
+from diffmark.detect.latent import Detector
 from diffmark.images import read_image
+from diffmark.latent import vae
+from diffmark.latent.calibration import Calibration, evidence
+from diffmark.latent.codec import Codec
+from diffmark.latent.vae import check_family
 from diffmark.provenance import command_line, provenance, weights_digest
 from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig
@@ -35,7 +37,6 @@ from diffmark.training.paths import freeze
 from diffmark.training.preparation import open_vae
 from diffmark.training.samples import psnr
 from diffmark.training.sources import Pictures, open_pictures
-from diffmark.vae import check_family
 
 
 def _half(image: Image.Image, value: float, rng: np.random.Generator) -> Image.Image:
@@ -121,7 +122,7 @@ def blind_rate(calibration: Calibration, scores: Sequence[float]) -> dict[str, A
 
 
 def _open_pipeline(config: TrainingConfig, codec: Codec, source: str | Path) -> Any:
-    from diffmark.pipelines import load_pipeline
+    from diffmark.mark.loading import load_pipeline
 
     if not config.model.pipeline:
         raise ValueError(

@@ -14,7 +14,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from diffmark.codec import Codec
+from diffmark.latent.codec import Codec
 from diffmark.training.curriculum import learning_rate
 
 

@@ -11,9 +11,9 @@ from PIL import Image
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from diffmark import vae
-from diffmark.codec import Codec
-from diffmark.marking import watermark
+from diffmark.latent import vae
+from diffmark.latent.codec import Codec
+from diffmark.mark.context import watermark
 from diffmark.training.chance import Chance
 from diffmark.training.sources import Pictures
 

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from diffmark import bridge
-from diffmark.bridge import Trajectory
-from diffmark.injection import Injection
+from diffmark.latent import bridge
+from diffmark.latent.bridge import Trajectory
+from diffmark.latent.injection import Injection
 from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig
 from diffmark.training.sources import Pictures
@@ -191,7 +191,7 @@ def load_denoisers(
     config: TrainingConfig, prompts: list[str], device: torch.device | str = "cpu"
 ) -> tuple[Denoisers, nn.Module]:
     """The config's pipeline and LCM, frozen, with embeddings of `prompts`; and the pipeline's vae."""
-    from diffmark.pipelines import load_pipeline
+    from diffmark.mark.loading import load_pipeline
 
     pipe = load_pipeline(config.model.pipeline, str(device))
     lcm = load_pipeline(config.model.lcm, str(device)) if config.model.lcm else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from diffmark import vae
-from diffmark.codec import Codec
+from diffmark.latent import vae
+from diffmark.latent.codec import Codec
 from diffmark.training import curriculum, losses, robustness
 from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig

@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from diffmark.pipelines import load_pipeline
+from diffmark.latent.vae import check_family, load_vae
+from diffmark.mark.loading import load_pipeline
 from diffmark.training.config import TrainingConfig
 from diffmark.training.paths import Denoisers, Paths, freeze, load_denoisers, read_prompts
 from diffmark.training.sources import Split, latents_of, open_pictures
-from diffmark.vae import check_family, load_vae
 
 
 @dataclass(frozen=True)

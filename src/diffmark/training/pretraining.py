@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from torch import Tensor
 from tqdm import tqdm
 
-from diffmark.codec import Codec, DeltaEncoder, rescale
+from diffmark.latent.codec import Codec, DeltaEncoder, rescale
 from diffmark.training import curriculum, losses
 from diffmark.training.chance import Chance
 from diffmark.training.config import DeltaConfig, TrainingConfig

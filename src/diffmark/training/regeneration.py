@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from diffmark import bridge
+from diffmark.latent import bridge
 from diffmark.training.chance import Chance
 from diffmark.training.config import RegenerationConfig
 from diffmark.training.paths import Denoisers

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from diffmark import vae
-from diffmark.codec import Codec
+from diffmark.latent import vae
+from diffmark.latent.codec import Codec
 from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig
 from diffmark.training.paths import Paths, Start

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from diffmark.images import read_image
-from diffmark.vae import encode
+from diffmark.latent.vae import encode
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 

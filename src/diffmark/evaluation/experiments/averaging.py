@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from diffmark.baselines.base import Method
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.lab import Lab, Row
 from diffmark.evaluation.memory import Recipe
 from diffmark.evaluation.metrics import bit_figures, psnr
-from diffmark.generation import Order
-from diffmark.methods.base import Method
+from diffmark.mark.generation import Order
 
 NUMBERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 SPACES = ("pixels", "latents")

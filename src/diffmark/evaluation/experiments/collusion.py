@@ -16,7 +16,7 @@ from PIL import Image
 
 from diffmark.evaluation.lab import Lab, Row
 from diffmark.evaluation.metrics import share
-from diffmark.generation import Order
+from diffmark.mark.generation import Order
 from diffmark.statistics import match_threshold, per_try
 
 COLLUDERS = (1, 2, 3, 5, 8)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diffmark.baselines.base import Method
 from diffmark.evaluation.lab import Lab, Reading, Row
 from diffmark.evaluation.metrics import RATES, bias_figures, share
 from diffmark.evaluation.negatives import sources, unmarked
-from diffmark.methods.base import Method
 from diffmark.statistics import match_threshold
 
 

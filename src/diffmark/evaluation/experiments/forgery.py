@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image, ImageFilter
 
-from diffmark.embedding import embed
+from diffmark.baselines.diffmark import DiffMark
 from diffmark.evaluation.experiments.averaging import add
 from diffmark.evaluation.lab import Lab, Row
 from diffmark.evaluation.metrics import bit_figures, psnr, share
-from diffmark.methods.diffmark import DiffMark
+from diffmark.mark.image import embed
 from diffmark.statistics import match_threshold
 
 RATE = 1e-3

@@ -11,8 +11,8 @@ from unittest import mock
 import numpy as np
 from PIL import Image
 
+from diffmark.baselines.base import Method
 from diffmark.evaluation.lab import Lab, Row
-from diffmark.methods.base import Method
 
 
 def latency(lab: Lab) -> Iterator[Row]:

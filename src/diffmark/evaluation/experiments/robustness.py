@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from diffmark.attacks import Attack
+from diffmark.baselines.base import Method
 from diffmark.evaluation.lab import Lab, Row
 from diffmark.evaluation.metrics import bit_figures, share
 from diffmark.evaluation.negatives import negatives
-from diffmark.methods.base import Method
 from diffmark.statistics import empirical_threshold
 
 RATE = 1e-3  # exact threshold

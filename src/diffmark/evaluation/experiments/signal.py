@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from diffmark.baselines.base import Method
+from diffmark.baselines.diffmark import DiffMark
 from diffmark.evaluation.lab import Lab, Row
 from diffmark.evaluation.metrics import psnr
-from diffmark.methods.base import Method
-from diffmark.methods.diffmark import DiffMark
 
 SHOWN = 3  # pictures of the first method; one of every other
 AVERAGED = 64  # deltas, for their spectrum

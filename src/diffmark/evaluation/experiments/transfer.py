@@ -8,9 +8,9 @@ from dataclasses import replace
 from PIL import Image
 
 from diffmark.attacks import ATTACKS
+from diffmark.baselines.diffmark import DiffMark
 from diffmark.evaluation.lab import Lab, Row
 from diffmark.evaluation.metrics import bit_figures, quality_figures, share
-from diffmark.methods.diffmark import DiffMark
 from diffmark.statistics import match_threshold
 
 RATE = 1e-3

@@ -1,4 +1,4 @@
-// Made by `python -m diffmark.pixel.page` from the Python modules of the same names.
+// Made by `python -m diffmark.server.verify_page` from the Python modules of the same names.
 
 export const KEYS = {
   KEY_BYTES: 32,

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from diffmark.latent.vae import decode, encode
 from diffmark.provenance import weights_digest
-from diffmark.vae import decode, encode
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.paint import PAINTER
 from diffmark.vista.scenes import caption, random_scene

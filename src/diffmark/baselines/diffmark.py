@@ -1,0 +1,84 @@
+"""DiffMark itself, in any injection mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from diffmark.baselines.base import Method
+from diffmark.detect.latent import Detector
+from diffmark.latent.injection import Injection
+from diffmark.latent.vae import decode as vae_decode
+from diffmark.mark.context import watermark
+from diffmark.mark.generation import Order, Sampling, generate
+from diffmark.provenance import weights_digest
+
+
+class DiffMark(Method):
+    """A codec on a pipeline; the name tells the injection mode where it is not the codec's own."""
+
+    def __init__(
+        self,
+        pipe: Any,
+        detector: Detector,
+        sampling: Sampling | None = None,
+        injection: Injection | None = None,
+    ) -> None:
+        self.pipe, self.detector = pipe, detector
+        self.codec = detector.codec
+        self.injection = injection or self.codec.config.injection
+        self.sampling = replace(sampling or Sampling(), injection=self.injection)
+        self.bits = self.codec.config.length
+        self.name = "diffmark" if injection is None else f"diffmark-{injection.mode}"
+
+    def generate(self, order: Order) -> Image.Image:
+        return generate(self.pipe, self.codec, order, self.sampling)
+
+    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
+        secrets = np.stack([order.secret for order in orders])
+        with watermark(self.pipe, self.codec, secrets, self.sampling.strength, self.injection, pixel=False):
+            output = self.pipe(
+                [order.prompt for order in orders],
+                num_inference_steps=self.sampling.steps,
+                guidance_scale=self.sampling.guidance,
+                generator=[torch.Generator("cpu").manual_seed(order.seed) for order in orders],
+            )
+        return output.images
+
+    @property
+    def finishes(self) -> bool:
+        return self.injection.mode == "final"
+
+    @torch.no_grad()
+    def finish(self, z0: Tensor, secrets: NDArray[np.uint8]) -> list[Image.Image]:
+        """With injection `final` the mark is added to z0 alone."""
+        dose = self.sampling.strength * self.injection.dose
+        z0, vae = z0.to(self.pipe.device), self.pipe.vae
+        delta = self.codec.delta(secrets, (z0.shape[-2], z0.shape[-1]))
+        pixels = vae_decode(vae, z0 + dose * delta.to(z0))
+        return self.pipe.image_processor.postprocess(pixels, output_type="pil")
+
+    def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
+        return np.stack([found.margins for found in self.detector.detect_many(images)]).astype(np.float64)
+
+    def parts(self) -> dict[str, tuple[Any, str]]:
+        return {"vae encode": (self.detector.vae, "encode"), "decode": (self.codec, "decode")}
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the codec's weights."""
+        return weights_digest(self.codec.encoder, self.codec.decoder)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"method": "diffmark", "sampling": asdict(self.sampling), "codec": self.digest}
+
+    def reader(self) -> dict[str, Any]:
+        return {"method": "diffmark", "codec": self.digest, "vae": weights_digest(self.detector.vae)}

@@ -1,0 +1,66 @@
+"""`diffmark audit`: detection over as many images as there are."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+
+from diffmark.cli.detect import ReaderName
+from diffmark.cli.marks import KeyFile
+from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
+
+
+def audit(
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A folder, glob, WebDataset tar, or Parquet of bytes or URLs; a path, or a URL for fsspec.",
+        ),
+    ],
+    out: Annotated[str, typer.Option(help="Folder of Parquet files for the rows; a path or URL.")],
+    codec: ReaderName = "auto",
+    key: KeyFile = None,
+    vae: Annotated[
+        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
+    ] = None,
+    fpr: Annotated[float, typer.Option(help="False-positive rate of verdicts.")] = 1e-3,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images decoded at once.")] = 8,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Decoders on Ray (RAY_ADDRESS, or this machine); 0: in this process.")
+    ] = 0,
+    column: Annotated[
+        str | None, typer.Option(help="Column of Parquet files with bytes or URLs; found by itself.")
+    ] = None,
+    registry: Url = None,
+    top: Annotated[int, typer.Option(min=1, help="Candidates a row, with a registry.")] = 3,
+    actor: Actor = None,
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Read the marks of many images into a table: verdict, bits, p-value, and candidates if a registry is given.
+
+    What cannot be read gets a row with the reason. An audit that was stopped in any way goes on where it was when
+    the same command is given again. Exit code 0: done; 2: an error.
+    """
+    from diffmark.bulk.run import audit as run
+    from diffmark.bulk.sources import find
+    from diffmark.bulk.worker import Settings
+    from diffmark.progress import track
+
+    settings = Settings(codec, vae, fpr, batch_size, device, str(key) if key else None)
+    shards, total = find(place, column, out)
+    counts: Counter[str] = Counter()
+    start = time.monotonic()
+    with opened(registry, actor, index=True) if registry else nullcontext() as keys:
+        made = run(shards, out, settings, registry=keys, workers=workers, top=top, reason=reason)
+        for count in track((one for part in made for one in part.elements()), "auditing", total):
+            counts[count] += 1
+    rows = sum(counts.values())
+    summary = {"rows": rows, **counts, "out": out, "seconds": round(time.monotonic() - start, 1)}
+    show(summary if as_json else summary | {"out": f"{out} ({rows} new rows)"}, as_json)

@@ -1,0 +1,1 @@
+"""Reading marks: detectors, the decision on what they read, and evidence maps."""

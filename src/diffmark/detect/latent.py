@@ -1,0 +1,190 @@
+"""Detection with a latent codec: images in, typed results out (diffmark.detect.decision)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from diffmark.detect.decision import BlindTest, Detection, Question, decide
+from diffmark.detect.evidence_map import EvidenceMap
+from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
+from diffmark.latent.calibration import evidence
+from diffmark.latent.codec import Codec
+from diffmark.latent.files import find_codec, read_config
+from diffmark.latent.vae import check_family, encode, load_vae
+from diffmark.payload.scheme import PayloadScheme
+from diffmark.provenance import weights_digest
+from diffmark.secret import Bits, SecretLike, as_secrets
+
+OTHER_VAE = "the codec is calibrated for another autoencoder: read with that one, or run diffmark calibrate"
+
+
+class Detector:
+    """Reads secrets from images with a codec and the autoencoder of its family, both of which it puts into eval."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        vae: nn.Module,
+        *,
+        fpr: float = 1e-3,
+        payload: PayloadScheme | None = None,
+        batch_size: int = 8,
+        max_pixels: int = MAX_PIXELS,
+        name: str = "codec",
+        tries: int = 1,
+    ) -> None:
+        check_family(codec.config, vae)
+        Question(fpr, None, payload, tries).check(codec.config.length)
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.codec = codec.eval()
+        self.vae: Any = vae.eval()
+        self.fpr, self.payload = fpr, payload
+        self.name, self.tries = name, tries
+        self.batch_size, self.max_pixels = batch_size, max_pixels
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        codec: str | Path | Codec,
+        vae: str | Path | nn.Module | None = None,
+        **options: Any,
+    ) -> Detector:
+        """Codec by name, folder or hub id; `vae` by folder or hub id, or the one that comes with the codec."""
+        if not isinstance(codec, Codec):
+            options.setdefault("name", Path(codec).name)
+            if vae is None:
+                vae = _own_vae(codec)
+            codec = Codec.from_pretrained(codec)
+        if vae is None:
+            raise ValueError("a codec object comes without an autoencoder: give vae=")
+        return cls(codec, vae if isinstance(vae, nn.Module) else load_vae(vae), **options)
+
+    def to(self, device: str | torch.device) -> Detector:
+        """Move codec and autoencoder to a device."""
+        self.codec.to(device)
+        self.vae.to(device)
+        return self
+
+    @property
+    def length(self) -> int:
+        """Bits of a secret."""
+        return self.codec.config.length
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) that images are resized to before they are read."""
+        return self.codec.config.image_size
+
+    def detect(self, image: ImageLike, secret: SecretLike | None = None) -> Detection:
+        """One image. `secret` may be several: the p-value then counts the tries."""
+        return next(iter(self.detect_many([image], secret)))
+
+    def detect_many(
+        self, images: Iterable[ImageLike], secret: SecretLike | None = None
+    ) -> Iterator[Detection]:
+        """A stream of images, decoded in batches; at most `batch_size` are in memory at a time."""
+        for outcome in self.scan(images, secret):
+            if isinstance(outcome, ImageError):
+                raise outcome
+            yield outcome
+
+    def scan(
+        self, images: Iterable[ImageLike], secret: SecretLike | None = None
+    ) -> Iterator[Detection | ImageError]:
+        """Like `detect_many`, but an image that cannot be read is yielded as its error, in its place."""
+        candidates = None if secret is None else as_secrets(secret, self.codec.config.length)
+        Question(self.fpr, candidates, self.payload, self.tries).check(self.codec.config.length)
+        batch: list[Picture | ImageError] = []
+        for image in images:
+            try:
+                # Only the native size is kept, so that a batch of huge images stays small.
+                batch.append(read_image(image, self.max_pixels).resized(self.image_size))
+            except ImageError as error:
+                batch.append(error)
+            if len(batch) == self.batch_size:
+                yield from self._decide_batch(batch, candidates)
+                batch = []
+        yield from self._decide_batch(batch, candidates)
+
+    @torch.no_grad()
+    def logits(self, pixels: torch.Tensor) -> np.ndarray:
+        """Pixels in [-1, 1] at `image_size`, (B, 3, H, W) -> logits (B, L, 2)."""
+        device = next(self.vae.parameters()).device
+        return self.codec.decode(encode(self.vae, pixels.to(device))).cpu().numpy()
+
+    def evidence_map(self, image: ImageLike, found: Detection) -> EvidenceMap:
+        """Where in an image the mark is: for the secret that matched, or for the bits that were read."""
+        from diffmark.detect.latent_evidence import EvidenceMapper
+
+        return EvidenceMapper(self).map(image, found.matched_secret)
+
+    def decide(
+        self,
+        logits: np.ndarray,
+        secrets: Bits | None = None,
+        source: str = "logits",
+        notes: tuple[str, ...] = (),
+    ) -> Detection:
+        """The verdict on one image's logits, (L, 2)."""
+        question = Question(self.fpr, secrets, self.payload, self.tries)
+        blind = self._blind(np.asarray(logits, np.float32))
+        if self._other_vae and secrets is None:
+            notes = notes if self.payload else (*notes, OTHER_VAE)
+        return decide(logits, question, blind, source, notes, self.name)
+
+    def _blind(self, logits: np.ndarray) -> BlindTest | None:
+        """None without a calibration for this autoencoder."""
+        calibration = self.codec.calibration
+        if calibration is None or self._other_vae:
+            return None
+        found = evidence(logits[:, 1] - logits[:, 0])
+        return BlindTest(calibration.p_value(float(found)), calibration.smallest)
+
+    @property
+    def _other_vae(self) -> bool:
+        """Whether the calibration is for other autoencoders than this one."""
+        if self.codec.calibration is None:
+            return False
+        known = self.codec.calibration.vaes
+        return bool(known) and self._vae_digest not in known
+
+    @cached_property
+    def _vae_digest(self) -> str:
+        return weights_digest(self.vae, half=True)
+
+    def _decide_batch(
+        self, batch: list[Picture | ImageError], secrets: Bits | None
+    ) -> Iterator[Detection | ImageError]:
+        pictures = [item for item in batch if isinstance(item, Picture)]
+        rows: Iterator[np.ndarray] = iter(())
+        if pictures:
+            pixels = np.stack([picture.pixels() for picture in pictures])
+            rows = iter(self.logits(torch.from_numpy(pixels)))
+        for item in batch:
+            yield (
+                item
+                if isinstance(item, ImageError)
+                else self.decide(next(rows), secrets, item.source, item.notes)
+            )
+
+
+def _own_vae(codec: str | Path) -> str | Path | nn.Module:
+    """The autoencoder that comes with a codec: in its folder, or the embedded family's."""
+    folder = find_codec(codec)
+    if (folder / "vae").is_dir():
+        return folder / "vae"
+    if read_config(folder)["config"].get("family") == "vista":
+        from diffmark.vista import load_autoencoder
+
+        return load_autoencoder()
+    raise ValueError(
+        f"the codec {str(codec)!r} comes without an autoencoder: give vae= (a pipeline's folder or hub id)"
+    )

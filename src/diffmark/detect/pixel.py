@@ -1,0 +1,128 @@
+"""`PixelDetector`: verdicts of the pixel layer, with the same calls as the detector of a latent codec."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from diffmark.detect.decision import Detection, Question, decide
+from diffmark.detect.evidence_map import EvidenceMap
+from diffmark.detect.pixel_calibration import blind_test
+from diffmark.detect.pixel_evidence import evidence_map
+from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
+from diffmark.payload.scheme import PayloadScheme
+from diffmark.pixel.codec import PixelCodec
+from diffmark.pixel.reader import CLEAR_NATS, Reading
+from diffmark.pixel.spectrum import planes
+from diffmark.secret import SecretLike, as_secrets, from_hex
+
+
+class PixelDetector:
+    """Reads secrets from images with a pixel codec. `search=False` reads pictures only as they come."""
+
+    def __init__(
+        self,
+        codec: PixelCodec | None = None,
+        *,
+        search: bool = True,
+        fpr: float = 1e-3,
+        payload: PayloadScheme | None = None,
+        max_pixels: int = MAX_PIXELS,
+        tries: int = 1,
+    ) -> None:
+        self.codec = codec or PixelCodec()
+        Question(fpr, None, payload, tries).check(self.codec.length)
+        self.search, self.fpr, self.payload = search, fpr, payload
+        self.max_pixels, self.tries = max_pixels, tries
+
+    @property
+    def name(self) -> str:
+        return self.codec.name
+
+    @property
+    def length(self) -> int:
+        """Bits of a secret."""
+        return self.codec.length
+
+    def detect(self, image: ImageLike, secret: SecretLike | None = None) -> Detection:
+        """One image. `secret` may be several: the p-value then counts the tries."""
+        return self.detect_picture(read_image(image, self.max_pixels), self.question(secret))
+
+    def detect_many(
+        self, images: Iterable[ImageLike], secret: SecretLike | None = None
+    ) -> Iterator[Detection]:
+        """A stream of images, on all cores."""
+        for outcome in self.scan(images, secret):
+            if isinstance(outcome, ImageError):
+                raise outcome
+            yield outcome
+
+    def scan(
+        self, images: Iterable[ImageLike], secret: SecretLike | None = None
+    ) -> Iterator[Detection | ImageError]:
+        """Like `detect_many`, but an image that cannot be read is yielded as its error, in its place."""
+        question = self.question(secret)
+
+        def one(image: ImageLike) -> Detection | ImageError:
+            try:
+                return self.detect_picture(read_image(image, self.max_pixels), question)
+            except ImageError as error:
+                return error
+
+        yield from in_order(one, images)
+
+    def question(self, secret: SecretLike | None) -> Question:
+        """What is asked of every image; raises if the rate cannot be reached among so many secrets."""
+        secrets = None if secret is None else as_secrets(secret, self.length)
+        question = Question(self.fpr, secrets, self.payload, self.tries)
+        question.check(self.length)
+        return question
+
+    def detect_picture(self, picture: Picture, question: Question) -> Detection:
+        """The verdict on a picture."""
+        return self.decide_reading(self.codec.read(picture, self.search), picture, question)
+
+    def evidence_map(self, image: ImageLike, found: Detection) -> EvidenceMap:
+        """Where in an image the mark is: for the secret that matched, or for the bits that were read."""
+        picture = read_image(image, self.max_pixels)
+        secret = None if found.matched_secret is None else from_hex(found.matched_secret, self.length)
+        reading = self.codec.read(picture, self.search)
+        return evidence_map(planes(picture.image), self.codec.layout, reading, secret)
+
+    def decide_reading(self, reading: Reading, picture: Picture, question: Question) -> Detection:
+        """The verdict on what was read from a picture."""
+        notes = picture.notes if reading.view is None else (*picture.notes, f"read as {reading.view}")
+        margins = reading.margins
+        return decide(
+            np.stack([-margins / 2, margins / 2], axis=-1),
+            question,
+            blind_test(reading.evidence),
+            picture.source,
+            notes,
+            self.name,
+            self.codec.key.id,
+        )
+
+
+def is_clear(reading: Reading) -> bool:
+    """Whether a reading needs no second opinion; decided without any secret."""
+    return reading.evidence >= CLEAR_NATS
+
+
+def in_order(call, items):  # type: ignore[no-untyped-def]
+    """Results of `call` on a stream of items, in order, a few at a time on all cores."""
+    workers = os.cpu_count() or 1
+    if workers == 1:
+        yield from map(call, items)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = []
+        for item in items:
+            waiting.append(pool.submit(call, item))
+            if len(waiting) > 2 * workers:
+                yield waiting.pop(0).result()
+        for future in waiting:
+            yield future.result()

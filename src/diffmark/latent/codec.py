@@ -1,0 +1,282 @@
+"""The codec: DeltaEncoder writes a secret as a perturbation of latents, SecretDecoder reads it back.
+
+Both networks are the paper's (appendix on architectures): 295,265 and 2,339,704 parameters at 64 bits and
+4 x 64 x 64 latents. A codec has one native latent size. Latents of any other size or aspect are served by one
+policy, *stretch*: delta is resampled to the latents' size and keeps its standard deviation, and the detector
+resizes the image to the native size before it encodes. A picture that was resized after generation is then
+read like any other, and the detector need not know the original size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from diffmark.latent.calibration import Calibration
+from diffmark.latent.files import (
+    CONFIG_FILE,
+    CodecError,
+    check_weights,
+    find_codec,
+    read_config,
+    read_weights,
+    write_codec,
+)
+from diffmark.latent.injection import Injection
+from diffmark.secret import SecretLike, as_secrets
+
+# Settings of codecs that were retired, which the files of others name too, with the value of all others.
+RETIRED_SETTINGS = {"fitted": False, "embed_strength": 1.0}
+LARGEST = 65536  # bound on every size in a config, so that a damaged file cannot ask for all memory
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """What it takes to build the two networks, and the latent space they were trained for."""
+
+    length: int = 64  # L, bits of a secret
+    channels: int = 4  # c, latent channels
+    height: int = 64  # h, native latent height
+    width: int = 64  # w, native latent width
+    embed_dim: int = 64  # d_e, width of bit embeddings and spatial basis
+    encoder_widths: Sequence[int] = (32, 16, 8)
+    decoder_widths: Sequence[int] = (16, 32, 64, 128, 256)  # one stride-2 block each
+    decoder_hidden: Sequence[int] = (1024, 512)
+    matched_filter: bool = False  # the decoder whitens latents and also reads each bit by one linear filter
+    family: str | None = None  # the latent space: sd, sdxl, sd3, flux, vista
+    pixels_per_latent: int = 8  # the vae's downsampling factor
+    injection: Injection = field(default_factory=Injection)  # the one the codec was trained with
+    deviation: float | None = None  # of every delta, exactly; None leaves it to alpha, as in the paper
+    doses: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of other injection modes, to be read about as well
+
+    def __post_init__(self) -> None:
+        for name in ("encoder_widths", "decoder_widths", "decoder_hidden"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        sizes = [self.length, self.channels, self.height, self.width, self.embed_dim, self.pixels_per_latent]
+        sizes += [*self.encoder_widths, *self.decoder_widths, *self.decoder_hidden]
+        if not (self.encoder_widths and self.decoder_widths):
+            raise ValueError("encoder_widths and decoder_widths need at least one entry")
+        if any(isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= LARGEST for n in sizes):
+            raise ValueError(f"sizes are whole numbers from 1 to {LARGEST}, got {sizes}")
+        if not isinstance(self.matched_filter, bool):
+            raise ValueError(f"matched_filter is true or false, got {self.matched_filter!r}")
+        for mode, dose in self.doses.items():
+            Injection(mode, dose)  # raises where there is no such mode, or no such dose
+        shrink = 2 ** len(self.decoder_widths)
+        if self.height % shrink or self.width % shrink:
+            raise ValueError(
+                f"latents of {self.height}x{self.width} cannot be halved {len(self.decoder_widths)} times; "
+                f"height and width must be multiples of {shrink}, or decoder_widths shorter"
+            )
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Native (height, width) in pixels: what the detector resizes an image to."""
+        return self.height * self.pixels_per_latent, self.width * self.pixels_per_latent
+
+    def injection_in(self, mode: str) -> Injection:
+        """The codec's own injection, or another mode with the dose that suits it."""
+        return self.injection if mode == self.injection.mode else Injection(mode, self.doses.get(mode, 1.0))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> CodecConfig:
+        values = dict(values)
+        for name, default in RETIRED_SETTINGS.items():
+            if values.pop(name, default) != default:
+                raise ValueError(f"{name} is of codecs that were retired; DiffMark 0.1 reads their marks")
+        if "injection" in values:
+            values["injection"] = Injection(**values["injection"])
+        return cls(**values)
+
+
+class DeltaEncoder(nn.Module):
+    """E_phi: secret (B, L) -> delta (B, C, h, w)."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(2 * config.length, config.embed_dim)  # W
+        self.basis = nn.Parameter(torch.randn(config.embed_dim, config.height, config.width))  # B
+        layers: list[nn.Module] = []
+        previous = config.embed_dim
+        for index, width in enumerate(config.encoder_widths):
+            layers += [nn.Conv2d(previous, width, 3, padding=1), nn.SiLU()]
+            if index < len(config.encoder_widths) - 1:  # none after the last: it would fix delta's scale
+                layers.append(nn.BatchNorm2d(width))
+            previous = width
+        self.refine = nn.Sequential(*layers)
+        self.mean = nn.Conv2d(previous, config.channels, 3, padding=1)  # mu
+        self.log_variance = nn.Conv2d(previous, config.channels, 3, padding=1)  # log sigma^2
+        self.alpha = nn.Parameter(torch.tensor(0.1))
+
+    def distribution(self, secrets: Tensor) -> tuple[Tensor, Tensor]:
+        """(mu, log sigma^2) before alpha, each (B, C, h, w)."""
+        rows = 2 * torch.arange(self.config.length, device=secrets.device) + secrets.long()  # 2i + s_i
+        x = self.embedding(rows).sum(dim=1)  # (B, L, d_e) -> (B, d_e)
+        features = self.refine(x[:, :, None, None] * self.basis)  # (B, d_e, h, w) -> (B, 8, h, w)
+        return self.mean(features), self.log_variance(features)
+
+    def forward(self, secrets: Tensor) -> Tensor:
+        """delta = alpha * (mu + sigma * eps) in training, alpha * mu in inference."""
+        mean, log_variance = self.distribution(secrets)
+        if self.training:
+            mean = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
+        delta = self.alpha * mean
+        return delta if self.config.deviation is None else rescale(delta, self.config.deviation)
+
+
+class SecretDecoder(nn.Module):
+    """D_psi: latents (B, C, h, w) -> logits (B, L, 2)."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        previous = config.decoder_widths[0] // 2
+        layers: list[nn.Module] = [nn.Conv2d(config.channels, previous, 3, padding=1), nn.SiLU()]
+        for index, width in enumerate(config.decoder_widths):
+            layers += [nn.Conv2d(previous, width, 4, stride=2, padding=1), nn.SiLU()]
+            if index < len(config.decoder_widths) - 1:
+                layers.append(nn.BatchNorm2d(width))
+            previous = width
+        self.features = nn.Sequential(*layers)
+        shrink = 2 ** len(config.decoder_widths)
+        size = previous * (config.height // shrink) * (config.width // shrink)
+        head: list[nn.Module] = []
+        for hidden in config.decoder_hidden:
+            head += [nn.Linear(size, hidden), nn.SiLU()]
+            size = hidden
+        self.head = nn.Sequential(nn.Flatten(), *head, nn.Linear(size, 2 * config.length))
+        if config.matched_filter:
+            self.filters = nn.Linear(
+                config.channels * config.height * config.width, config.length, bias=False
+            )
+            nn.init.zeros_(self.filters.weight)
+
+    def forward(self, latents: Tensor) -> Tensor:
+        if not self.config.matched_filter:
+            return self.head(self.features(latents)).view(-1, self.config.length, 2)
+        white = whiten(latents)
+        logits = self.head(self.features(white)).view(-1, self.config.length, 2)
+        matched = self.filters(white.flatten(1)) / 2
+        return logits + torch.stack([-matched, matched], dim=-1)
+
+
+class Codec(nn.Module):
+    """The trained pair with its config, calibration and provenance."""
+
+    def __init__(
+        self,
+        config: CodecConfig | None = None,
+        calibration: Calibration | None = None,
+        provenance: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config or CodecConfig()
+        self.encoder = DeltaEncoder(self.config)
+        self.decoder = SecretDecoder(self.config)
+        self.calibration = calibration
+        self.provenance = provenance or {}
+
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.alpha.device
+
+    @torch.no_grad()
+    def delta(self, secrets: SecretLike, size: tuple[int, int] | None = None) -> Tensor:
+        """The perturbation of each secret, (B, C, h, w) at `size` or the native size; no noise, no gradient."""
+        bits = torch.from_numpy(as_secrets(secrets, self.config.length)).to(self.device)
+        training = self.encoder.training
+        try:
+            return stretch(self.encoder.eval()(bits), size or (self.config.height, self.config.width))
+        finally:
+            self.encoder.train(training)
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Logits (B, L, 2) of diffusion-scaled latents (B, C, h, w); other sizes are resampled first."""
+        if latents.ndim != 4 or latents.shape[1] != self.config.channels:
+            raise ValueError(
+                f"this codec reads latents of shape (B, {self.config.channels}, h, w), got {tuple(latents.shape)}"
+            )
+        latents = latents.to(self.device, self.encoder.alpha.dtype)
+        size = (self.config.height, self.config.width)
+        if latents.shape[-2:] != size:
+            latents = F.interpolate(latents, size, mode="bilinear", antialias=True)
+        training = self.decoder.training
+        try:
+            return self.decoder.eval()(latents).float()
+        finally:
+            self.decoder.train(training)
+
+    # --- storage -------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, folder: str | Path, dtype: torch.dtype | None = None) -> Path:
+        """Write config.json and codec.safetensors into `folder`, the weights in `dtype` if given."""
+        state = {
+            name: value.to(dtype) if dtype and value.is_floating_point() else value
+            for name, value in self.state_dict().items()
+        }
+        described = {
+            "config": self.config.to_dict(),
+            "calibration": self.calibration.to_dict() if self.calibration else None,
+            "provenance": self.provenance,
+        }
+        return write_codec(Path(folder), described, state)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path) -> Codec:
+        """Load from a folder, a bundled name (`bundled_codecs()`) or a Hugging Face hub id (`owner/name`)."""
+        folder = find_codec(source)
+        document = read_config(folder)
+        check_weights(folder, document)
+        try:
+            calibration = document.get("calibration")
+            codec = cls(
+                CodecConfig.from_dict(document["config"]),
+                Calibration.from_dict(calibration) if calibration else None,
+                document.get("provenance"),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CodecError(f"{folder / CONFIG_FILE} does not describe a codec: {error}") from error
+        codec.load_state_dict(read_weights(folder, codec.state_dict()))
+        return codec.eval()
+
+
+def stretch(delta: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resample delta (B, C, h, w) to `size`, each image keeping its standard deviation."""
+    if tuple(delta.shape[-2:]) == tuple(size):
+        return delta
+    resampled = F.interpolate(delta, size, mode="bilinear", antialias=True)
+    deviation = delta.std(dim=(1, 2, 3), keepdim=True)
+    return resampled * (deviation / resampled.std(dim=(1, 2, 3), keepdim=True).clamp_min(1e-12))
+
+
+def rescale(delta: Tensor, deviation: float) -> Tensor:
+    """Each image's delta with exactly this standard deviation, so that strength is one number."""
+    return delta * (deviation / delta.std(dim=(1, 2, 3), keepdim=True).clamp_min(1e-12))
+
+
+def whiten(latents: Tensor, floor: float = 0.03) -> Tensor:
+    """Latents (B, C, h, w) less their mean around each place, over their deviation around it.
+
+    A picture's own latents are the noise that a mark is read in: strong at low frequencies, and in rough places.
+    `floor` is about the error of a round trip through an autoencoder and 8 bits.
+    """
+    detail = latents - local_mean(latents, 3)
+    return detail / (local_mean(detail.square(), 5) + floor**2).sqrt()
+
+
+def local_mean(values: Tensor, side: int) -> Tensor:
+    """The mean of (B, C, h, w) over side x side around each place; edges are mirrored."""
+    return F.avg_pool2d(F.pad(values, (side // 2,) * 4, mode="reflect"), side, stride=1)

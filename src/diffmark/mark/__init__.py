@@ -1,0 +1,1 @@
+"""Writing marks: into running diffusers pipelines, decoded pictures and finished images."""

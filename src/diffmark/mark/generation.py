@@ -1,0 +1,130 @@
+"""Generating marked images into a folder: one PNG and one JSON line an image, nothing lost on a crash."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffmark import __version__
+from diffmark.latent.codec import Codec
+from diffmark.latent.injection import Injection
+from diffmark.mark.context import UnmarkableError, watermark
+from diffmark.pixel.codec import PixelCodec
+from diffmark.records import RECORDS, append_record
+from diffmark.secret import Bits, to_hex
+
+
+@dataclass(frozen=True)
+class Order:
+    """One image to make. An account is recorded with payload secrets."""
+
+    prompt: str
+    secret: Bits
+    seed: int
+    account: int | None = None
+    negative_prompt: str | None = None
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the pipeline is run; guidance is diffusers' guidance_scale."""
+
+    steps: int = 50
+    guidance: float = 7.5
+    strength: float = 1.0
+    injection: Injection | None = None  # None: the codec's own
+
+
+def generate(
+    pipe: Any,
+    codec: Codec | None,
+    order: Order,
+    sampling: Sampling | None = None,
+    on_step: Callable[[], None] | None = None,
+    pixel: PixelCodec | None = None,
+) -> Any:
+    """The PIL image of one order, marked in its latents, in its pixels, or both: by the codecs that are given.
+
+    `on_step` is called after each step; what it raises ends the work.
+    """
+    if codec is None and pixel is None:
+        raise ValueError("an image is marked by a codec, by a pixel codec or by both: give one")
+    sampling = sampling or Sampling()
+    marking: AbstractContextManager[Any] = nullcontext()
+    if codec is not None:
+        marking = watermark(pipe, codec, order.secret, sampling.strength, sampling.injection, pixel=False)
+    options: dict[str, Any] = {}
+    if order.negative_prompt:
+        options["negative_prompt"] = order.negative_prompt
+    if on_step:
+        options["callback_on_step_end"] = lambda pipe, step, time, values: on_step() or values
+    generator = torch.Generator("cpu").manual_seed(order.seed)  # the same image on every device
+    with marking:
+        output = pipe(
+            order.prompt,
+            num_inference_steps=sampling.steps,
+            guidance_scale=sampling.guidance,
+            generator=generator,
+            **options,
+        )
+    if any(getattr(output, "nsfw_content_detected", None) or ()):
+        raise UnmarkableError(
+            f"the safety checker blacked out the image of {order.prompt!r}: it carries no mark"
+        )
+    image = output.images[0]
+    return image if pixel is None else pixel.embed(image, order.secret).image
+
+
+def generate_into(
+    folder: str | Path,
+    pipe: Any,
+    codec: Codec | None,
+    orders: Iterable[Order],
+    sampling: Sampling | None = None,
+    provenance: dict[str, Any] | None = None,
+    finish: Callable[[Path, Bits, str], dict[str, Any]] | None = None,
+    pixel: PixelCodec | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Make each order's image in `folder` and yield its record, which is also a line of images.jsonl.
+
+    The image is complete before its line is written, and the line is on disk before the next image starts.
+    Images that are there already are kept: new ones take the next numbers. `finish` gets each image's file, secret
+    and media type before the image takes its place, may sign the file, and returns what to add to the record.
+    """
+    folder, sampling = Path(folder), sampling or Sampling()
+    folder.mkdir(parents=True, exist_ok=True)
+    latent: dict[str, Any] = {}
+    if codec is not None:
+        latent["strength"] = sampling.strength
+        latent["injection"] = asdict(sampling.injection or codec.config.injection)
+    first = 1 + max((int(path.stem) for path in folder.glob("*.png") if path.stem.isdigit()), default=-1)
+    for number, order in enumerate(orders, start=first):
+        image = generate(pipe, codec, order, sampling, pixel=pixel)
+        path = folder / f"{number:05d}.png"
+        partial = path.with_suffix(".part")
+        image.save(partial, "PNG")
+        added = finish(partial, order.secret, "image/png") if finish else {}
+        os.replace(partial, path)
+        record = {
+            "file": path.name,
+            "prompt": order.prompt,
+            "secret": to_hex(order.secret),
+            "account": order.account,
+            "seed": order.seed,
+            "steps": sampling.steps,
+            "guidance": sampling.guidance,
+            **latent,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "diffmark": __version__,
+            **(provenance or {}),
+            **added,
+        }
+        append_record(folder / RECORDS, record)
+        yield record
