@@ -28,7 +28,7 @@ import torch
 from diffmark.bulk.run import audit
 from diffmark.bulk.sources import find
 from diffmark.bulk.worker import Settings
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.evaluation.studio import painted_scenes
 from diffmark.images import read_image
 from diffmark.provenance import provenance

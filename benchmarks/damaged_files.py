@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.progress import track
 from diffmark.provenance import provenance
 from diffmark.registry import Registry

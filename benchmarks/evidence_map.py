@@ -20,8 +20,8 @@ import numpy as np
 from PIL import Image
 
 from diffmark.attacks.distortion import recompress
-from diffmark.detect.latent import Detector
-from diffmark.detect.latent_evidence import EvidenceMapper
+from diffmark.detection.latent import Detector
+from diffmark.detection.latent_evidence import EvidenceMapper
 from diffmark.evaluation.studio import painted_scenes, photograph_crops, unseen_orders
 from diffmark.mark.generation import Order, Sampling, generate
 from diffmark.mark.image import embed

@@ -20,7 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 from PIL import Image
 
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.evaluation.studio import painted_scenes
 from diffmark.mark.image import embed
 from diffmark.registry import Registry

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, Phase, given, settings
 from mutations import mutated
 
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.registry import Registry
 from diffmark.server.app import create_app
 from diffmark.server.limits import Limits

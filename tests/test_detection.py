@@ -13,7 +13,7 @@ from rich.console import Console
 
 import diffmark
 from diffmark import statistics
-from diffmark.detect.latent import Detection, Detector
+from diffmark.detection.latent import Detection, Detector
 from diffmark.images import ImageError
 from diffmark.latent.calibration import Calibration
 from diffmark.latent.vae import FamilyError, decode, encode, load_vae

@@ -20,7 +20,7 @@ from diffmark.baselines.base import Method
 from diffmark.baselines.diffmark import DiffMark
 from diffmark.cli import app
 from diffmark.cli.evaluate import load_methods
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.experiments import EXPERIMENTS
 from diffmark.evaluation.experiments.signal import radial_profile, spectrum

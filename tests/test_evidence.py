@@ -12,8 +12,8 @@ from conftest import _build, tiny_codec
 from PIL import Image
 
 from diffmark import cli
-from diffmark.detect.latent import Detector
-from diffmark.detect.latent_evidence import EvidenceMap, EvidenceMapper
+from diffmark.detection.latent import Detector
+from diffmark.detection.latent_evidence import EvidenceMap, EvidenceMapper
 from diffmark.evaluation.studio import painted_scenes
 from diffmark.latent.injection import Injection
 from diffmark.mark.image import embed

@@ -7,7 +7,7 @@ from PIL import Image
 
 from diffmark.baselines.classic import BlindWatermark, InvisibleWatermark
 from diffmark.baselines.diffmark import DiffMark
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.latent.injection import Injection
 from diffmark.mark.generation import Order, Sampling
 from diffmark.mark.loading import load_pipeline

@@ -10,7 +10,7 @@ from conftest import _build, _vae, tiny_codec
 from PIL import Image
 
 from diffmark import cli
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.evaluation.own_model import calibrate
 from diffmark.latent.calibration import Calibration
 from diffmark.latent.codec import Codec

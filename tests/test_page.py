@@ -12,7 +12,7 @@ from browser import load_screenshots
 from PIL import Image
 from pixel_vectors import OPERATOR, SECRET, TABLE, marked, scene
 
-from diffmark.detect.joint import open_detector
+from diffmark.detection.joint import open_detector
 from diffmark.evaluation.studio import painted_scenes
 from diffmark.pixel.codec import PixelCodec
 from diffmark.registry import Registry

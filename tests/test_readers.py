@@ -11,9 +11,9 @@ from PIL import Image, ImageOps
 
 import diffmark
 from diffmark.cli import main
-from diffmark.detect.decision import Detection
-from diffmark.detect.joint import JointDetector, better, open_detector
-from diffmark.detect.latent import Detector
+from diffmark.detection.decision import Detection
+from diffmark.detection.joint import JointDetector, better, open_detector
+from diffmark.detection.latent import Detector
 from diffmark.evaluation.studio import painted_scenes
 from diffmark.images import ImageError
 from diffmark.mark.context import watermark

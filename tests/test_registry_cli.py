@@ -77,7 +77,7 @@ def test_identify_reads_images(tmp_path: Path) -> None:
     """The whole way from a picture: an untrained codec reads something, and that is issued as somebody's key."""
     from PIL import Image
 
-    from diffmark.detect.latent import Detector
+    from diffmark.detection.latent import Detector
 
     codec = tiny_codec(family="sd").save_pretrained(tmp_path / "codec")
     torch.manual_seed(0)

@@ -8,7 +8,7 @@ import pytest
 from conftest import _build, tiny_codec
 from fastapi.testclient import TestClient
 
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.registry import Registry
 from diffmark.registry.access import ROLES
 from diffmark.server.app import create_app

@@ -12,7 +12,7 @@ from conftest import _build, tiny_codec
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.images import read_image
 from diffmark.registry import Registry
 from diffmark.server.app import create_app

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 from test_server import GENEROUS, client, detector, headers, png, service  # noqa: F401  # fixtures
 
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.latent.vae import FamilyError
 from diffmark.mark.generation import Order, Sampling, generate
 from diffmark.registry import Registry

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from diffmark import watermark
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.latent import vae
 from diffmark.latent.codec import Codec
 from diffmark.latent.files import find_codec

@@ -17,8 +17,8 @@ __version__ = "0.2.0.dev0"
 _HOME = {
     "Codec": "latent.codec",
     "CodecConfig": "latent.codec",
-    "Detection": "detect.decision",
-    "Detector": "detect.latent",
+    "Detection": "detection.decision",
+    "Detector": "detection.latent",
     "Injection": "latent.injection",
     "OperatorKey": "pixel.keys",
     "PayloadScheme": "payload.scheme",
@@ -26,7 +26,7 @@ _HOME = {
     "WatermarkCallback": "mark.context",
     "detect": "api",
     "embed": "api",
-    "open_detector": "detect.joint",
+    "open_detector": "detection.joint",
     "random_secrets": "secret",
     "watermark": "mark.context",
 }
@@ -34,9 +34,9 @@ __all__ = list(_HOME)
 
 if TYPE_CHECKING:
     from diffmark.api import detect, embed
-    from diffmark.detect.decision import Detection
-    from diffmark.detect.joint import open_detector
-    from diffmark.detect.latent import Detector
+    from diffmark.detection.decision import Detection
+    from diffmark.detection.joint import open_detector
+    from diffmark.detection.latent import Detector
     from diffmark.latent.codec import Codec, CodecConfig
     from diffmark.latent.injection import Injection
     from diffmark.mark.context import WatermarkCallback, watermark

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diffmark.detect.decision import Detection
-from diffmark.detect.pixel import PixelDetector
+from diffmark.detection.decision import Detection
+from diffmark.detection.pixel import PixelDetector
 from diffmark.images import ImageLike
 from diffmark.pixel.codec import Marked, PixelCodec
 from diffmark.pixel.keys import OperatorKey

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from diffmark.attacks import attack
-from diffmark.detect.joint import open_detector
+from diffmark.detection.joint import open_detector
 from diffmark.evaluation.metrics import psnr
 from diffmark.mark.loading import default_guidance, load_pipeline
 from diffmark.pixel.codec import PixelCodec

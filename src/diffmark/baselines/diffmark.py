@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffmark.baselines.base import Method
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.latent.injection import Injection
 from diffmark.latent.vae import decode as vae_decode
 from diffmark.mark.context import watermark

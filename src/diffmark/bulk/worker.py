@@ -46,7 +46,7 @@ class Worker:
     """A detector, loaded once, and the digests of what is done already."""
 
     def __init__(self, settings: Settings, done: np.ndarray) -> None:
-        from diffmark.detect.joint import open_detector
+        from diffmark.detection.joint import open_detector
 
         self.detector = open_detector(
             settings.codec,

@@ -63,7 +63,7 @@ def recover(
 
     Exit code 0: written; 1: no manifest is known for what the image carries; 2: an error.
     """
-    from diffmark.detect.joint import open_detector
+    from diffmark.detection.joint import open_detector
 
     detection = open_detector(codec, vae, key).detect(image)
     with opened(url, actor) as registry:

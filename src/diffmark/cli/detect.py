@@ -15,9 +15,9 @@ from diffmark.cli.marks import KeyFile
 from diffmark.cli.payloads import read_scheme
 
 if TYPE_CHECKING:
-    from diffmark.detect.joint import JointDetector
-    from diffmark.detect.latent import Detector
-    from diffmark.detect.pixel import PixelDetector
+    from diffmark.detection.joint import JointDetector
+    from diffmark.detection.latent import Detector
+    from diffmark.detection.pixel import PixelDetector
 
 ReaderName = Annotated[
     str,
@@ -75,7 +75,7 @@ def open_reader(
     codec: str, vae: str | None, key: Path | None, plain: bool = False, **options: Any
 ) -> PixelDetector | JointDetector | Detector:
     """The detector that a command's options name."""
-    from diffmark.detect.joint import open_detector
+    from diffmark.detection.joint import open_detector
 
     return open_detector(codec, vae, key, search=not plain, **options)
 

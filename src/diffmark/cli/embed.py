@@ -184,7 +184,7 @@ def _pixel_marker(
 
 
 def _latent_marker(codec: str, vae: str | None, strength: float | None) -> _Marker:
-    from diffmark.detect.latent import Detector
+    from diffmark.detection.latent import Detector
     from diffmark.images import read_image
     from diffmark.mark.image import embed as mark_latent
     from diffmark.secret import to_hex

@@ -189,7 +189,7 @@ def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
     from diffmark.baselines.stable_signature import StableSignature
     from diffmark.baselines.stegastamp import StegaStamp
     from diffmark.baselines.tree_ring import TreeRing
-    from diffmark.detect.latent import Detector
+    from diffmark.detection.latent import Detector
 
     detector = Detector.from_pretrained(codec)
     chosen: list[Any] = []

@@ -75,7 +75,7 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
 ) -> None:
     """Generate images that carry a secret."""
-    from diffmark.detect.joint import LATENT
+    from diffmark.detection.joint import LATENT
     from diffmark.latent.codec import Codec
     from diffmark.latent.vae import fits
     from diffmark.mark.generation import Order, Sampling, generate_into

@@ -54,7 +54,7 @@ def serve(
     """Start the HTTP service and the auditor's page. TLS is the job of a proxy in front of it."""
     import uvicorn
 
-    from diffmark.detect.joint import open_detector
+    from diffmark.detection.joint import open_detector
     from diffmark.server.app import create_app
     from diffmark.server.service import Service
 

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from diffmark import statistics
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.evaluation.metrics import psnr
 from diffmark.images import ImageLike, read_image
 from diffmark.latent.calibration import Calibration, evidence

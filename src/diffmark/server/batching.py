@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import numpy as np
 import torch
 
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.images import Picture
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field, field_validator
 
-from diffmark.detect.decision import Detection
-from diffmark.detect.evidence_map import EvidenceMap
+from diffmark.detection.decision import Detection
+from diffmark.detection.evidence_map import EvidenceMap
 from diffmark.registry.answers import Identification
 from diffmark.registry.audit_log import Entry
 from diffmark.registry.keys import check_principals

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from diffmark.detect.decision import Detection
-from diffmark.detect.joint import JointDetector, better
-from diffmark.detect.latent import Detector
-from diffmark.detect.pixel import PixelDetector, is_clear
+from diffmark.detection.decision import Detection
+from diffmark.detection.joint import JointDetector, better
+from diffmark.detection.latent import Detector
+from diffmark.detection.pixel import PixelDetector, is_clear
 from diffmark.images import Picture
 from diffmark.secret import Bits
 from diffmark.server.batching import Batcher, OverloadError

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from diffmark.detect.decision import Detection
-from diffmark.detect.joint import JointDetector
-from diffmark.detect.latent import Detector
-from diffmark.detect.pixel import PixelDetector
+from diffmark.detection.decision import Detection
+from diffmark.detection.joint import JointDetector
+from diffmark.detection.latent import Detector
+from diffmark.detection.pixel import PixelDetector
 from diffmark.images import ImageError, Picture, read_image
 from diffmark.mark.image import embed
 from diffmark.pixel.codec import MarkWarning

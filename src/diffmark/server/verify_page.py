@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from diffmark.detect.decision import Question
+from diffmark.detection.decision import Question
 from diffmark.pixel import codec, keys, layout, reader, search, spectrum, tones
 
 Table = dict[

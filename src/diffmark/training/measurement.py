@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from diffmark import statistics
 from diffmark.attacks import distortion
 from diffmark.attacks.base import Distort
-from diffmark.detect.latent import Detector
+from diffmark.detection.latent import Detector
 from diffmark.images import read_image
 from diffmark.latent import vae
 from diffmark.latent.calibration import Calibration, evidence

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from diffmark.detect.evidence_map import EvidenceMap, Way
-from diffmark.detect.latent import Detector
+from diffmark.detection.evidence_map import EvidenceMap, Way
+from diffmark.detection.latent import Detector
 from diffmark.images import ImageLike, read_image
 from diffmark.latent.vae import encode
 from diffmark.secret import Bits, SecretLike, as_secrets, to_hex

@@ -1,4 +1,4 @@
-"""Detection with a latent codec: images in, typed results out (diffmark.detect.decision)."""
+"""Detection with a latent codec: images in, typed results out (diffmark.detection.decision)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from diffmark.detect.decision import BlindTest, Detection, Question, decide
-from diffmark.detect.evidence_map import EvidenceMap
+from diffmark.detection.decision import BlindTest, Detection, Question, decide
+from diffmark.detection.evidence_map import EvidenceMap
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
 from diffmark.latent.calibration import evidence
 from diffmark.latent.codec import Codec
@@ -122,7 +122,7 @@ class Detector:
 
     def evidence_map(self, image: ImageLike, found: Detection) -> EvidenceMap:
         """Where in an image the mark is: for the secret that matched, or for the bits that were read."""
-        from diffmark.detect.latent_evidence import EvidenceMapper
+        from diffmark.detection.latent_evidence import EvidenceMapper
 
         return EvidenceMapper(self).map(image, found.matched_secret)
 

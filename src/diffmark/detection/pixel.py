@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from diffmark.detect.decision import Detection, Question, decide
-from diffmark.detect.evidence_map import EvidenceMap
-from diffmark.detect.pixel_calibration import blind_test
-from diffmark.detect.pixel_evidence import evidence_map
+from diffmark.detection.decision import Detection, Question, decide
+from diffmark.detection.evidence_map import EvidenceMap
+from diffmark.detection.pixel_calibration import blind_test
+from diffmark.detection.pixel_evidence import evidence_map
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
 from diffmark.payload.scheme import PayloadScheme
 from diffmark.pixel.codec import PixelCodec

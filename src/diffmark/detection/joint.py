@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diffmark.detect.decision import Detection, Question
-from diffmark.detect.evidence_map import EvidenceMap
-from diffmark.detect.pixel import PixelDetector, in_order, is_clear
+from diffmark.detection.decision import Detection, Question
+from diffmark.detection.evidence_map import EvidenceMap
+from diffmark.detection.pixel import PixelDetector, in_order, is_clear
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
 from diffmark.payload.scheme import PayloadScheme
 from diffmark.pixel.codec import PixelCodec
@@ -24,7 +24,7 @@ from diffmark.pixel.keys import OperatorKey
 from diffmark.secret import SecretLike
 
 if TYPE_CHECKING:
-    from diffmark.detect.latent import Detector
+    from diffmark.detection.latent import Detector
 
 AUTO, PIXEL = "auto", "pixel"
 LATENT = "vista"  # the latent codec that comes with the package
@@ -147,7 +147,7 @@ def open_detector(
     shared["tries"] = 2 if both else 1
 
     def load(name: str | Path) -> Detector:
-        from diffmark.detect.latent import Detector
+        from diffmark.detection.latent import Detector
         from diffmark.mark.loading import find_device
 
         return Detector.from_pretrained(name, vae, **shared, **latent).to(find_device(device))

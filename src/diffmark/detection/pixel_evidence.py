@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diffmark.detect.evidence_map import EvidenceMap
+from diffmark.detection.evidence_map import EvidenceMap
 from diffmark.pixel.layout import Layout, to_frame
 from diffmark.pixel.reader import Reading
 from diffmark.pixel.search import undo

@@ -10,7 +10,7 @@ import json
 from functools import lru_cache
 from importlib.resources import files
 
-from diffmark.detect.decision import BlindTest
+from diffmark.detection.decision import BlindTest
 
 
 @lru_cache(maxsize=1)
