@@ -1,7 +1,7 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv and installs what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := dev,heif,registry,postgres,clickhouse,train,eval,serve,c2pa,audit
+EXTRAS := dev,heif,registry,postgres,clickhouse,train,eval,serve,c2pa,bulk
 
 .PHONY: demo test test-slow lint docs clean
 .DELETE_ON_ERROR:

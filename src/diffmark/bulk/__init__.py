@@ -1,1 +1,1 @@
-"""Audits: detection over as many images as there are, in this process or on Ray, resumable at any moment."""
+"""Detection over as many images as there are, in this process or on Ray, resumable at any moment."""

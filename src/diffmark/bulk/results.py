@@ -1,6 +1,6 @@
-"""The rows of an audit: a folder of Parquet files that any reader opens as one table. What is in it stays.
+"""The rows of a bulk run: a folder of Parquet files that any reader opens as one table. What is in it stays.
 
-A file appears whole or not at all, so that an audit can be killed at any moment and started again.
+A file appears whole or not at all, so that a bulk run can be killed at any moment and started again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from diffmark.bulk.worker import digests
 
 ROWS, SECONDS = 10_000, 10.0  # a file is written after so many rows or seconds
-HEAD = "_audit.json"  # names with an underscore are passed over by readers of Parquet folders
+HEAD = "_bulk.json"  # names with an underscore are passed over by readers of Parquet folders
 
 
 class Results:
@@ -86,7 +86,7 @@ class Results:
         os.replace(partial, os.path.join(self.path, name))
 
     def _claim(self, config: dict[str, Any]) -> None:
-        """Make the folder, or make sure that it holds an audit with the same settings."""
+        """Make the folder, or make sure that it holds a bulk run with the same settings."""
         if self.system.isfile(self.path):
             raise FileExistsError(f"{self.place} is a file: the rows go into a folder of Parquet files")
         self.system.makedirs(self.path, exist_ok=True)
@@ -96,10 +96,10 @@ class Results:
             if before != config:
                 changed = sorted(name for name in {*before, *config} if before.get(name) != config.get(name))
                 raise ValueError(
-                    f"{self.place} holds an audit with another {', '.join(changed)}: choose another --out"
+                    f"{self.place} holds a bulk run with another {', '.join(changed)}: choose another --out"
                 )
         elif self._names():
-            raise FileExistsError(f"{self.place} is not empty and holds no audit: choose another --out")
+            raise FileExistsError(f"{self.place} is not empty and holds no bulk run: choose another --out")
         else:
             self._put(HEAD, json.dumps(config).encode())
         if self.local:

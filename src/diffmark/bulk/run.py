@@ -1,4 +1,4 @@
-"""Running an audit: shards in, rows out, here or on Ray. The driver names accounts and writes; workers decode."""
+"""A bulk run: shards in, rows out, here or on Ray. The driver names accounts and writes; workers decode."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IDENTIFIED = pa.schema(
 )
 
 
-def audit(
+def detect_all(
     shards: Sequence[Shard],
     out: str,
     settings: Settings | None = None,
@@ -143,7 +143,7 @@ def _ray(workers: int) -> Any:
         import ray.data
     except ImportError as error:
         raise ImportError(
-            "--workers needs the extra `audit`: pip install 'diffmark[audit]'; --workers 0 does without"
+            "--workers needs the extra `bulk`: pip install 'diffmark[bulk]'; --workers 0 does without"
         ) from error
     if not ray.is_initialized():
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}

@@ -1,4 +1,4 @@
-"""Where the images of an audit are: folders, globs, WebDataset tars and Parquet files, anywhere fsspec reaches.
+"""Where the images of a bulk run are: folders, globs, WebDataset tars and Parquet files, anywhere fsspec reaches.
 
 The input is cut into shards, each read by one task: some files, one tar, or one row group.
 """
@@ -48,10 +48,10 @@ class Shard:
 def find(place: str, column: str | None = None, out: str | None = None) -> tuple[list[Shard], int | None]:
     """The shards of a file, folder or glob, and how many images that is, if it can be told without reading all.
 
-    What lies in the folder `out` is passed over: rows of an audit are not its input.
+    What lies in the folder `out` is passed over: rows of a bulk run are not its input.
     """
     system, path = fsspec.core.url_to_fs(place)
-    system.invalidate_cache()  # what an earlier audit of this process has listed may have changed
+    system.invalidate_cache()  # what an earlier bulk run of this process has listed may have changed
     if system.isdir(path):
         names = sorted(
             name for name in system.find(path) if _suffix(name) in EXTENSIONS or _is_container(name)

@@ -32,7 +32,7 @@ DETECTED = pa.schema(
 
 @dataclass(frozen=True)
 class Settings:
-    """How images are read; an audit keeps to one."""
+    """How images are read; a bulk run keeps to one."""
 
     codec: str = "auto"
     vae: str | None = None

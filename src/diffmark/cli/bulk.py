@@ -1,4 +1,4 @@
-"""`diffmark audit`: detection over as many images as there are."""
+"""`diffmark bulk`: detection over as many images as there are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diffmark.cli.marks import KeyFile
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
 
 
-def audit(
+def bulk(
     place: Annotated[
         str,
         typer.Argument(
@@ -45,10 +45,10 @@ def audit(
 ) -> None:
     """Read the marks of many images into a table: verdict, bits, p-value, and candidates if a registry is given.
 
-    What cannot be read gets a row with the reason. An audit that was stopped in any way goes on where it was when
+    What cannot be read gets a row with the reason. A bulk run that was stopped in any way goes on where it was when
     the same command is given again. Exit code 0: done; 2: an error.
     """
-    from diffmark.bulk.run import audit as run
+    from diffmark.bulk.run import detect_all
     from diffmark.bulk.sources import find
     from diffmark.bulk.worker import Settings
     from diffmark.progress import track
@@ -58,8 +58,8 @@ def audit(
     counts: Counter[str] = Counter()
     start = time.monotonic()
     with opened(registry, actor, index=True) if registry else nullcontext() as keys:
-        made = run(shards, out, settings, registry=keys, workers=workers, top=top, reason=reason)
-        for count in track((one for part in made for one in part.elements()), "auditing", total):
+        made = detect_all(shards, out, settings, registry=keys, workers=workers, top=top, reason=reason)
+        for count in track((one for part in made for one in part.elements()), "detecting", total):
             counts[count] += 1
     rows = sum(counts.values())
     summary = {"rows": rows, **counts, "out": out, "seconds": round(time.monotonic() - start, 1)}

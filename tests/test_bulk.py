@@ -28,12 +28,12 @@ from processes import ENVIRONMENT
 from diffmark import cli
 from diffmark.bulk import sources
 from diffmark.bulk.results import Results
-from diffmark.bulk.run import audit
+from diffmark.bulk.run import detect_all
 from diffmark.bulk.sources import find, read
 from diffmark.bulk.worker import Settings, Worker, digests
 from diffmark.registry import Registry
 
-PROGRAM = Path(__file__).parent / "programs" / "audit.py"
+PROGRAM = Path(__file__).parent / "programs" / "bulk.py"
 CONFIG = {"codec": "x", "vae": None, "fpr": 1e-3, "registry": None}
 
 
@@ -68,7 +68,7 @@ def folder(tmp_path):
 
 def run(place, out, settings, **options):
     shards, _ = find(str(place))
-    return sum(audit(shards, str(out), settings, **options), Counter())
+    return sum(detect_all(shards, str(out), settings, **options), Counter())
 
 
 def table(out):
@@ -105,7 +105,7 @@ def test_other_settings_need_another_folder(folder, tmp_path, settings):
     run(folder, tmp_path / "out", settings)
     with pytest.raises(ValueError, match="another fpr"):
         run(folder, tmp_path / "out", Settings(settings.codec, settings.vae, fpr=0.1))
-    with pytest.raises(FileExistsError, match="holds no audit"):
+    with pytest.raises(FileExistsError, match="holds no bulk run"):
         run(folder, folder, settings)
     with pytest.raises(FileExistsError, match="is a file"):
         run(folder, folder / "0.png", settings)
@@ -142,10 +142,10 @@ def test_globs_and_single_files(folder):
         find(str(folder / "*.xyz"))
 
 
-def test_the_rows_of_an_audit_are_not_its_input(folder, settings):
+def test_the_rows_of_a_run_are_not_its_input(folder, settings):
     for expected in ({"undecided": 10, "error": 1}, {}):
         shards, _ = find(str(folder), out=str(folder / "out"))
-        assert sum(audit(shards, str(folder / "out"), settings), Counter()) == expected
+        assert sum(detect_all(shards, str(folder / "out"), settings), Counter()) == expected
 
 
 def make_tar(path, count=5):
@@ -280,11 +280,11 @@ def test_s3_from_bucket_to_bucket(s3, settings):
     )
 
 
-def test_a_partial_file_of_a_killed_audit_goes_away(tmp_path):
+def test_a_partial_file_of_a_killed_run_goes_away(tmp_path):
     Results(str(tmp_path / "out"), CONFIG)
     (tmp_path / "out" / "_part-1.parquet.partial").write_bytes(b"half")
     assert Results(str(tmp_path / "out"), CONFIG).files() == []
-    assert sorted(os.listdir(tmp_path / "out")) == ["_audit.json"]
+    assert sorted(os.listdir(tmp_path / "out")) == ["_bulk.json"]
 
 
 def many(tmp_path, count):
@@ -351,7 +351,7 @@ def test_ray_gives_the_rows_of_one_process(tmp_path, settings):
 
 def test_the_command(folder, tmp_path, settings, capsys, monkeypatch):
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["diffmark", "audit", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["diffmark", "bulk", *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:
             cli.main()
         captured = capsys.readouterr()

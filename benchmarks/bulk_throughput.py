@@ -1,8 +1,8 @@
-"""Throughput of audits against the bare decoder: in this process, and with one and two workers on Ray.
+"""Throughput of `diffmark bulk` against the bare decoder: in this process, and with one and two workers on Ray.
 
-    python benchmarks/audit_throughput.py [--images 512]
+    python benchmarks/bulk_throughput.py [--images 512]
 
-Writes results/audit_throughput.json. An audit is timed from its first batch of rows to its last, so that loading
+Writes results/bulk_throughput.json. A bulk run is timed from its first batch of rows to its last, so that loading
 the model and starting Ray, which are given apart, do not count; the bare decoder gets pixels that are in memory.
 Images a CPU second counts the CPU time of this process and all that it started: on a machine that does other things
 at the same time, it is the figure that can be compared.
@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 import torch
 
-from diffmark.bulk.run import audit
+from diffmark.bulk.run import detect_all
 from diffmark.bulk.sources import find
 from diffmark.bulk.worker import Settings
 from diffmark.detection.latent import Detector
@@ -53,8 +53,8 @@ def main() -> None:
             names = ("images_per_second", "images_per_cpu_second")
             rows.append(row | {f"{name}_against_bare": row[name] / first[name] for name in names})
             print(json.dumps(rows[-1]), flush=True)
-    document = {**provenance("python benchmarks/audit_throughput.py", config), "rows": rows}
-    (RESULTS / "audit_throughput.json").write_text(json.dumps(document, indent=1) + "\n")
+    document = {**provenance("python benchmarks/bulk_throughput.py", config), "rows": rows}
+    (RESULTS / "bulk_throughput.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
 def make_images(place: Path, count: int) -> Path:
@@ -68,7 +68,7 @@ def make_images(place: Path, count: int) -> Path:
 def measured(place: Path, folder: Path, workers: list[int]) -> Iterator[dict[str, Any]]:
     yield bare(place)
     for number in [0, *workers]:
-        yield audited(place, folder / f"out-{number}", number)
+        yield timed(place, folder / f"out-{number}", number)
 
 
 def bare(place: Path) -> dict[str, Any]:
@@ -101,16 +101,16 @@ def cpu_seconds() -> float:
     return total
 
 
-def audited(place: Path, out: Path, workers: int) -> dict[str, Any]:
+def timed(place: Path, out: Path, workers: int) -> dict[str, Any]:
     shards, _ = find(str(place))
     begun = time.perf_counter()
-    counts = audit(shards, str(out), Settings(), workers=workers)
+    counts = detect_all(shards, str(out), Settings(), workers=workers)
     first = sum(next(counts).values())
     start, cpu = time.perf_counter(), cpu_seconds()
     rest = sum(sum(count.values()) for count in counts)
     measured = rates(rest, start, cpu)
     assert first + rest == sum(len(shard.names) for shard in shards)
-    what = f"audit, {workers} workers on Ray" if workers else "audit, in process"
+    what = f"bulk, {workers} workers on Ray" if workers else "bulk, in process"
     return {"what": what, **measured, "seconds_to_first_rows": start - begun}
 
 
