@@ -1,7 +1,7 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv and installs what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := dev,heif,registry,postgres,clickhouse,train,eval,serve,c2pa,bulk
+EXTRAS := dev,docs,heif,registry,postgres,clickhouse,train,eval,serve,c2pa,bulk
 
 .PHONY: demo test test-slow lint docs clean
 .DELETE_ON_ERROR:
@@ -37,6 +37,8 @@ lint: .venv/installed
 docs: .venv/installed
 	$(BIN)/python -m diffmark.cli.reference > docs/cli.md
 	$(BIN)/python -m diffmark.server.verify_page
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "The site is in build/site; with a search: python3 -m http.server -d build/site"
 
 clean:
 	rm -rf .venv build dist demo
