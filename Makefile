@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := dev,docs,heif,registry,postgres,clickhouse,train,eval,serve,c2pa,bulk
 
-.PHONY: demo test test-slow lint docs clean
+.PHONY: demo test test-slow lint docs results clean
 .DELETE_ON_ERROR:
 
 # torch comes first and alone: the packages that depend on it then keep the build that is there.
@@ -39,6 +39,10 @@ docs: .venv/installed
 	$(BIN)/python -m diffmark.server.verify_page
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "The site is in build/site; with a search: python3 -m http.server -d build/site"
+
+# Fill the tables of README and docs from results/.
+results: .venv/installed
+	$(BIN)/python benchmarks/readme_results.py
 
 clean:
 	rm -rf .venv build dist demo

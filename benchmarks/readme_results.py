@@ -191,8 +191,8 @@ Bit accuracies and every strength are in `{place}/robustness.csv`.
 {latency_section(folder)}
 Every strength, and the search among many keys:
 
-![robustness]({place}/robustness.png)
-![identification among many keys]({place}/identification.png)
+![robustness](../{place}/robustness.png)
+![identification among many keys](../{place}/identification.png)
 
 """
 
@@ -308,8 +308,8 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def fill(text: str) -> str:
-    """README with its results."""
+def fill_results(text: str) -> str:
+    """docs/results.md with the tables of the embedded model and the registry."""
     codec = json.loads((ROOT / "results" / "vista_final.json").read_text())
     search = json.loads((ROOT / "results" / "registry_search.json").read_text())
     psnr = codec["results"]["psnr"]
@@ -324,7 +324,7 @@ pixel layer, which is written beside it, is searched for. All figures are in `re
 {generated(ROOT / "results" / "evaluation")}\
 {evaluation_section(ROOT / "results" / "evaluation")}\
 The registry, CPU milliseconds (`python benchmarks/registry_search.py`, results/registry_search.json); more in
-[docs/registry.md](docs/registry.md):
+[registry](registry.md):
 
 {search_table(search["rows"])}
 """
@@ -332,7 +332,11 @@ The registry, CPU milliseconds (`python benchmarks/registry_search.py`, results/
 
 
 if __name__ == "__main__":
-    pages = {"README.md": fill, "docs/registry.md": fill_registry, "docs/training.md": fill_training}
+    pages = {
+        "docs/results.md": fill_results,
+        "docs/registry.md": fill_registry,
+        "docs/training.md": fill_training,
+    }
     pages["docs/baselines.md"] = fill_baselines
     for name, filled in pages.items():
         (ROOT / name).write_text(filled((ROOT / name).read_text()))

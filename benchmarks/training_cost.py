@@ -22,7 +22,7 @@ from diffmark.provenance import provenance
 from diffmark.training.config import TrainingConfig, read_config
 
 RATE = 1e14  # operations a second that an A100 reaches in bf16, a third of its peak
-CONFIGS = ("sd15_paper", "sd15_persistent")
+CONFIGS = ("sd15_paper", "sd15_persistent", "own_model")
 
 
 def main() -> None:
@@ -78,8 +78,8 @@ def calls_a_picture(config: TrainingConfig) -> dict[str, float]:
         unet += settings.share * (1 + settings.rounds) / 2 * settings.steps * 2
     compared = bool(weights.prvl or weights.percep)
     on_bridge = paths.regen_on == "bridge"
-    decode = 2 * (compared or on_bridge) + compared + (not on_bridge)
-    encode = 2 if on_bridge else 1
+    decode = (2 * (compared or on_bridge) + compared) * paths.decoded + (not on_bridge)
+    encode = 1 + on_bridge * paths.decoded
     return {"unet": unet, "decode": float(decode), "encode": float(encode)}
 
 
