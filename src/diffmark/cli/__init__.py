@@ -27,6 +27,7 @@ from diffmark.cli import (
     secret,
     serve,
     train,
+    verdict,
     vista,
 )
 
@@ -52,6 +53,7 @@ app.add_typer(registry.app, name="registry")
 app.add_typer(train.app, name="train")
 app.command("serve")(serve.serve)
 app.add_typer(serve.tokens, name="token")
+app.add_typer(verdict.app, name="verdict")
 app.add_typer(vista.app, name="vista")
 app.add_typer(baselines.app, name="baselines")
 
