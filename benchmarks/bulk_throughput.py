@@ -29,7 +29,7 @@ from diffmark.bulk.run import detect_all
 from diffmark.bulk.sources import find
 from diffmark.bulk.worker import Settings
 from diffmark.detection.latent import Detector
-from diffmark.evaluation.studio import painted_scenes
+from diffmark.evaluation.image_model import painted_scenes
 from diffmark.images import read_image
 from diffmark.provenance import provenance
 

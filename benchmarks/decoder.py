@@ -20,12 +20,12 @@ import torch
 from PIL import Image
 
 from diffmark import Codec, Detector, watermark
+from diffmark.evaluation.image_model import to_images, unseen_specs
 from diffmark.evaluation.metrics import blockiness, psnr
 from diffmark.evaluation.perception import alignment
-from diffmark.evaluation.studio import to_images, unseen_orders
 from diffmark.latent.injection import Injection
 from diffmark.latent.vae import decode
-from diffmark.mark.generation import Order
+from diffmark.mark.generation import ImageSpec
 from diffmark.provenance import provenance, weights_digest
 from diffmark.vista import load_autoencoder, load_pipeline
 from diffmark.vista.autoencoder import PatchAutoencoder
@@ -48,8 +48,8 @@ def main() -> None:
     arguments = parser.parse_args()
 
     codec = Codec.from_pretrained("vista")
-    orders = unseen_orders(arguments.count, codec.config.length, arguments.first)
-    latents = made_latents(codec, orders, arguments.steps, arguments.latents)
+    specs = unseen_specs(arguments.count, codec.config.length, arguments.first)
+    latents = made_latents(codec, specs, arguments.steps, arguments.latents)
     after = load_autoencoder() if arguments.after is None else opened(arguments.after)
     decoders = {"before": opened(arguments.before), "after": after}
     pictures = {
@@ -59,11 +59,11 @@ def main() -> None:
     for name, vae in decoders.items():
         plain = pictures[name]["plain"]
         rows[name] = {"blockiness_unmarked": mean(blockiness(image) for image in plain)}
-        rows[name] |= {"alignment": round(alignment(orders, plain), 4)}
+        rows[name] |= {"alignment": round(alignment(specs, plain), 4)}
         rows[name] |= {"decoding_seconds": decoding_seconds(vae, latents["plain"][:1])}
         for mode in DOSES:
-            rows[name][mode] = compared(plain, pictures[name][mode], Detector(codec, vae), orders)
-    rows["generation_seconds"] = generation_seconds(orders[0], arguments.steps)
+            rows[name][mode] = compared(plain, pictures[name][mode], Detector(codec, vae), specs)
+    rows["generation_seconds"] = generation_seconds(specs[0], arguments.steps)
     config = {"count": arguments.count, "first": arguments.first, "steps": arguments.steps}
     config |= {"doses": DOSES, "guidance": GUIDANCE, "threads": torch.get_num_threads()}
     config |= {name: weights_digest(vae, half=True) for name, vae in decoders.items()}
@@ -90,26 +90,28 @@ def opened(folder: Path) -> PatchAutoencoder:
 
 
 @torch.no_grad()
-def made_latents(codec: Codec, orders: list[Order], steps: int, kept: Path | None) -> dict[str, torch.Tensor]:
-    """z0 of every order, (n, 4, 32, 32), without a mark and with one in each mode."""
+def made_latents(
+    codec: Codec, specs: list[ImageSpec], steps: int, kept: Path | None
+) -> dict[str, torch.Tensor]:
+    """z0 of every spec, (n, 4, 32, 32), without a mark and with one in each mode."""
     if kept and kept.exists():
         return torch.load(kept, weights_only=True)
     pipe, found = load_pipeline("vista"), {}
     pipe.set_progress_bar_config(disable=True)
     for kind in ("plain", *DOSES):
         parts = []
-        for start in range(0, len(orders), BATCH):
-            part = orders[start : start + BATCH]
-            secrets = np.stack([order.secret for order in part])
+        for start in range(0, len(specs), BATCH):
+            part = specs[start : start + BATCH]
+            secrets = np.stack([spec.secret for spec in part])
             strength = 0.0 if kind == "plain" else 1.0
             injection = None if kind == "plain" else Injection(kind, DOSES[kind])
             with watermark(pipe, codec, secrets, strength, injection):
                 parts.append(
                     pipe(
-                        [order.prompt for order in part],
+                        [spec.prompt for spec in part],
                         num_inference_steps=steps,
                         guidance_scale=GUIDANCE,
-                        generator=[torch.Generator().manual_seed(order.seed) for order in part],
+                        generator=[torch.Generator().manual_seed(spec.seed) for spec in part],
                         output_type="latent",
                     ).images
                 )
@@ -126,12 +128,12 @@ def decoded(vae: Any, latents: torch.Tensor) -> list[Image.Image]:
 
 
 def compared(
-    plain: list[Image.Image], marked: list[Image.Image], detector: Detector, orders: list[Order]
+    plain: list[Image.Image], marked: list[Image.Image], detector: Detector, specs: list[ImageSpec]
 ) -> dict[str, float]:
     """Marked pictures against plain ones of the same decoder."""
     right = [
-        float(np.mean(found.bits == order.secret))
-        for found, order in zip(detector.detect_many(marked), orders, strict=True)
+        float(np.mean(found.bits == spec.secret))
+        for found, spec in zip(detector.detect_many(marked), specs, strict=True)
     ]
     pairs = list(zip(plain, marked, strict=True))
     ratio = mean(blockiness(image) for image in marked) / mean(blockiness(image) for image in plain)
@@ -165,13 +167,13 @@ def decoding_seconds(vae: Any, latents: torch.Tensor, times: int = 9) -> float:
     return round(float(np.median(taken[1:])), 4)
 
 
-def generation_seconds(order: Order, steps: int, times: int = 3) -> float:
+def generation_seconds(spec: ImageSpec, steps: int, times: int = 3) -> float:
     """The median time of one picture's latents."""
     pipe, taken = load_pipeline("vista"), []
     pipe.set_progress_bar_config(disable=True)
     for _ in range(times):
         start = time.perf_counter()
-        pipe(order.prompt, num_inference_steps=steps, guidance_scale=GUIDANCE, output_type="latent")
+        pipe(spec.prompt, num_inference_steps=steps, guidance_scale=GUIDANCE, output_type="latent")
         taken.append(time.perf_counter() - start)
     return round(float(np.median(taken)), 3)
 

@@ -22,8 +22,8 @@ from PIL import Image
 from diffmark.attacks.distortion import recompress
 from diffmark.detection.latent import Detector
 from diffmark.detection.latent_evidence import EvidenceMapper
-from diffmark.evaluation.studio import painted_scenes, photograph_crops, unseen_orders
-from diffmark.mark.generation import Order, Sampling, generate
+from diffmark.evaluation.image_model import painted_scenes, photograph_crops, unseen_specs
+from diffmark.mark.generation import ImageSpec, Sampling, generate
 from diffmark.mark.image import embed
 from diffmark.mark.loading import default_guidance, load_pipeline
 from diffmark.progress import track
@@ -83,12 +83,12 @@ def generated(count: int, detector: Detector) -> Iterator[Pair]:
     pipe = load_pipeline("vista")
     pipe.set_progress_bar_config(disable=True)
     guidance = default_guidance("vista")
-    orders = iter(unseen_orders(2 * count, detector.codec.config.length, FIRST))
-    for order in orders:
-        other: Order = next(orders)
-        marked = generate(pipe, detector.codec, order, Sampling(STEPS, guidance))
+    specs = iter(unseen_specs(2 * count, detector.codec.config.length, FIRST))
+    for spec in specs:
+        other: ImageSpec = next(specs)
+        marked = generate(pipe, detector.codec, spec, Sampling(STEPS, guidance))
         plain = generate(pipe, detector.codec, other, Sampling(STEPS, guidance, strength=0.0))
-        yield marked, order.secret, plain
+        yield marked, spec.secret, plain
 
 
 def halves(number: int, size: tuple[int, int]) -> np.ndarray:

@@ -26,9 +26,9 @@ from diffmark.baselines.inversion import InversionMethod
 from diffmark.baselines.ring_id import RingID
 from diffmark.baselines.shallow_diffuse import ShallowDiffuse
 from diffmark.baselines.tree_ring import TreeRing
+from diffmark.evaluation.image_model import unseen_specs
 from diffmark.evaluation.metrics import psnr
-from diffmark.evaluation.studio import unseen_orders
-from diffmark.mark.generation import Order, Sampling
+from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.mark.loading import default_guidance, load_pipeline
 from diffmark.provenance import provenance
 from diffmark.statistics import auc
@@ -50,9 +50,9 @@ class Kept:
         self.latents: dict[tuple[int, float], Tensor] = {}
         self.seen: list[Any] = []  # keeps the lists alive, so that their ids stay their own
 
-    def plain(self, method: InversionMethod, orders: list[Order]) -> list[Image.Image]:
+    def plain(self, method: InversionMethod, specs: list[ImageSpec]) -> list[Image.Image]:
         if not self.pictures:
-            self.pictures = method.paint(orders, torch.cat([method.start(order) for order in orders]))
+            self.pictures = method.paint(specs, torch.cat([method.start(spec) for spec in specs]))
         return self.pictures
 
     def inverted(
@@ -83,10 +83,10 @@ def main() -> None:
     rows, kept = [], Kept()
     for kind, options in tqdm(SETTINGS, disable=None):
         method = kind(pipe, sampling, inversion_steps=args.inversion, **options)
-        orders = [replace(order, secret=order.secret[: method.bits]) for order in unseen_orders(args.images)]
-        secrets = np.stack([order.secret for order in orders])
-        plain = kept.plain(method, orders)
-        images = method.generate_all(orders)
+        specs = [replace(spec, secret=spec.secret[: method.bits]) for spec in unseen_specs(args.images)]
+        secrets = np.stack([spec.secret for spec in specs])
+        plain = kept.plain(method, specs)
+        images = method.generate_all(specs)
         method.invert = functools.partial(kept.inverted, method.invert)  # type: ignore[method-assign]
         marked, unmarked = method.score(images, secrets), method.score(plain, secrets)
         row: dict[str, Any] = {"method": method.name, **options, "auc": auc(marked, unmarked)}

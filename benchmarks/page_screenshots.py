@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from PIL import Image
 
 from diffmark.detection.latent import Detector
-from diffmark.evaluation.studio import painted_scenes
+from diffmark.evaluation.image_model import painted_scenes
 from diffmark.mark.image import embed
 from diffmark.registry import Registry
 from diffmark.server.app import create_app

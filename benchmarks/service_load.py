@@ -28,7 +28,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from diffmark.evaluation.studio import painted_scenes
+from diffmark.evaluation.image_model import painted_scenes
 from diffmark.provenance import provenance
 from diffmark.registry import Registry
 from diffmark.server.tokens import grant_token

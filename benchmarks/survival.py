@@ -21,11 +21,11 @@ from PIL import Image
 
 from diffmark import Codec, Detector, watermark
 from diffmark.attacks.regeneration import Regeneration, compression_attack
+from diffmark.evaluation.image_model import unseen_specs
 from diffmark.evaluation.metrics import blockiness, psnr
 from diffmark.evaluation.perception import alignment
-from diffmark.evaluation.studio import unseen_orders
 from diffmark.latent.injection import Injection
-from diffmark.mark.generation import Order
+from diffmark.mark.generation import ImageSpec
 from diffmark.provenance import provenance, weights_digest
 from diffmark.statistics import clopper_pearson, match_threshold
 from diffmark.vista import load_pipeline, model_digest
@@ -56,20 +56,20 @@ def main() -> None:
         injection = codec.config.injection_in(arguments.injection)
     if arguments.dose:
         injection = replace(injection, dose=arguments.dose)
-    orders = unseen_orders(arguments.count, codec.config.length, arguments.first)
+    specs = unseen_specs(arguments.count, codec.config.length, arguments.first)
     pipe = load_pipeline("vista")
     detector = Detector(codec, pipe.vae)
-    plain, marked = (generated(pipe, codec, orders, injection, strength) for strength in (0.0, 1.0))
+    plain, marked = (generated(pipe, codec, specs, injection, strength) for strength in (0.0, 1.0))
     pairs = list(zip(plain, marked, strict=True))
     unmarked = np.mean([blockiness(image) for image in plain])
     found: dict[str, Any] = {
-        "clean": read(detector, marked, orders),
-        "unmarked": read(detector, plain, orders),
+        "clean": read(detector, marked, specs),
+        "unmarked": read(detector, plain, specs),
         "psnr": round(float(np.mean([psnr(*pair) for pair in pairs])), 2),
         "blockiness_over_unmarked": round(float(np.mean([blockiness(i) for i in marked]) / unmarked), 4),
         "alignment": {
-            "marked": round(alignment(orders, marked), 4),
-            "unmarked": round(alignment(orders, plain), 4),
+            "marked": round(alignment(specs, marked), 4),
+            "unmarked": round(alignment(specs, plain), 4),
         },
     }
     for name in arguments.surrogates:
@@ -77,15 +77,15 @@ def main() -> None:
         for kind, rounds, values in (("regeneration", 1, (40, 120, 200)), ("rinse", 2, (20, 60, 100))):
             attack = Regeneration(surrogate, name, rounds)
             found[f"{kind}_{name}"] = {
-                str(value): read(detector, attacked(attack, marked, value), orders) for value in values
+                str(value): read(detector, attacked(attack, marked, value), specs) for value in values
             }
     compression = compression_attack().distort
     found["compression"] = {
-        str(value): read(detector, attacked(compression, marked, value), orders) for value in (7, 4, 1)
+        str(value): read(detector, attacked(compression, marked, value), specs) for value in (7, 4, 1)
     }
     if arguments.transfer:
         found["transfer"] = {
-            name: read(detector, generated(load_pipeline(name), codec, orders, injection, 1.0), orders)
+            name: read(detector, generated(load_pipeline(name), codec, specs, injection, 1.0), specs)
             for name in SIBLINGS
         }
     config = {"codec": arguments.codec, "weights": weights_digest(codec, half=True)}
@@ -103,19 +103,19 @@ def main() -> None:
 
 
 def generated(
-    pipe: Any, codec: Codec, orders: list[Order], injection: Injection, strength: float
+    pipe: Any, codec: Codec, specs: list[ImageSpec], injection: Injection, strength: float
 ) -> list[Image.Image]:
-    """The picture of each order; strength 0 is without a mark."""
+    """The picture of each spec; strength 0 is without a mark."""
     pipe.set_progress_bar_config(disable=True)
     images = []
-    for start in range(0, len(orders), BATCH):
-        part = orders[start : start + BATCH]
-        with watermark(pipe, codec, np.stack([order.secret for order in part]), strength, injection):
+    for start in range(0, len(specs), BATCH):
+        part = specs[start : start + BATCH]
+        with watermark(pipe, codec, np.stack([spec.secret for spec in part]), strength, injection):
             images += pipe(
-                [order.prompt for order in part],
+                [spec.prompt for spec in part],
                 num_inference_steps=STEPS,
                 guidance_scale=GUIDANCE,
-                generator=[torch.Generator().manual_seed(order.seed) for order in part],
+                generator=[torch.Generator().manual_seed(spec.seed) for spec in part],
             ).images
     return images
 
@@ -129,12 +129,12 @@ def attacked(attack: Any, images: list[Image.Image], value: float) -> list[Image
     return made
 
 
-def read(detector: Detector, images: list[Image.Image], orders: list[Order]) -> dict[str, Any]:
+def read(detector: Detector, images: list[Image.Image], specs: list[ImageSpec]) -> dict[str, Any]:
     """Share of the bits, and of the images that pass the exact test at a false-positive rate of 0.1%."""
     matches = np.array(
         [
-            int(np.sum(found.bits == order.secret))
-            for found, order in zip(detector.detect_many(images), orders, strict=True)
+            int(np.sum(found.bits == spec.secret))
+            for found, spec in zip(detector.detect_many(images), specs, strict=True)
         ]
     )
     length = detector.codec.config.length

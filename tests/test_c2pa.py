@@ -14,7 +14,7 @@ from PIL import Image, PngImagePlugin
 from diffmark.c2pa import ALGORITHM, ManifestError, ManifestSigner, active_only, inspect
 from diffmark.cli import main
 from diffmark.detection.joint import open_detector
-from diffmark.evaluation.studio import painted_scenes
+from diffmark.evaluation.image_model import painted_scenes
 from diffmark.registry import NotPermitted, Registry, RegistryError
 from diffmark.registry.backup import backup, restore
 from diffmark.server.app import create_app

@@ -16,7 +16,7 @@ from diffmark import cli
 from diffmark.cli.reference import reference
 from diffmark.latent.codec import Codec
 from diffmark.latent.injection import Injection
-from diffmark.mark.generation import Order, Sampling, generate, generate_into
+from diffmark.mark.generation import ImageSpec, Sampling, generate, generate_into
 from diffmark.mark.loading import load_pipeline
 from diffmark.secret import from_hex, random_secrets, to_hex
 
@@ -114,11 +114,11 @@ def test_commands_say_that_a_codec_was_retired(run, tmp_path, command):
 def test_the_same_order_gives_the_same_picture_and_strength_zero_the_plain_one(model_folder, secret):
     pipe = load_pipeline(str(model_folder))
     pipe.set_progress_bar_config(disable=True)
-    codec, order = tiny_codec(), Order("a hill", secret, seed=3)
+    codec, spec = tiny_codec(), ImageSpec("a hill", secret, seed=3)
     sampling = Sampling(steps=3, guidance=2.0)
-    marked = np.asarray(generate(pipe, codec, order, sampling))
-    assert np.array_equal(marked, np.asarray(generate(pipe, codec, order, sampling)))
-    off = np.asarray(generate(pipe, codec, order, Sampling(3, 2.0, strength=0.0)))
+    marked = np.asarray(generate(pipe, codec, spec, sampling))
+    assert np.array_equal(marked, np.asarray(generate(pipe, codec, spec, sampling)))
+    off = np.asarray(generate(pipe, codec, spec, Sampling(3, 2.0, strength=0.0)))
     seed = torch.Generator().manual_seed(3)
     plain = pipe("a hill", num_inference_steps=3, guidance_scale=2.0, generator=seed).images[0]
     assert np.array_equal(off, np.asarray(plain))
@@ -129,13 +129,13 @@ def test_a_crash_loses_no_finished_picture(tmp_path, model_folder, secret):
     pipe = load_pipeline(str(model_folder))
     pipe.set_progress_bar_config(disable=True)
 
-    def orders():
-        yield Order("one", secret, 0)
-        yield Order("two", secret, 1)
+    def specs():
+        yield ImageSpec("one", secret, 0)
+        yield ImageSpec("two", secret, 1)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(generate_into(tmp_path, pipe, tiny_codec(), orders(), Sampling(steps=1)))
+        list(generate_into(tmp_path, pipe, tiny_codec(), specs(), Sampling(steps=1)))
     files = [json.loads(line)["file"] for line in (tmp_path / "images.jsonl").read_text().splitlines()]
     assert files == ["00000.png", "00001.png"]
     for name in files:

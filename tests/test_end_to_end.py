@@ -16,9 +16,9 @@ from PIL import Image
 import diffmark
 from diffmark import cli, demo
 from diffmark.attacks import attack
+from diffmark.evaluation.image_model import painted_scenes, unseen_specs
 from diffmark.evaluation.metrics import psnr
-from diffmark.evaluation.studio import painted_scenes, unseen_orders
-from diffmark.mark.generation import Order, Sampling, generate
+from diffmark.mark.generation import ImageSpec, Sampling, generate
 from diffmark.mark.image import embed
 from diffmark.registry import Registry
 from diffmark.secret import random_secrets
@@ -47,36 +47,36 @@ def detector():
 
 @pytest.fixture(scope="module")
 def marked(pipe, codec):
-    """Four orders with their plain and marked pictures."""
-    orders = [Order(o.prompt, o.secret[:64], o.seed) for o in unseen_orders(4)]
-    plain = [generate(pipe, codec, order, Sampling(steps=10, guidance=4.0, strength=0.0)) for order in orders]
-    return orders, plain, [generate(pipe, codec, order, SAMPLING) for order in orders]
+    """Four specs with their plain and marked pictures."""
+    specs = [ImageSpec(o.prompt, o.secret[:64], o.seed) for o in unseen_specs(4)]
+    plain = [generate(pipe, codec, spec, Sampling(steps=10, guidance=4.0, strength=0.0)) for spec in specs]
+    return specs, plain, [generate(pipe, codec, spec, SAMPLING) for spec in specs]
 
 
 def test_a_marked_picture_is_read_through_a_file_and_looks_the_same(marked, detector, tmp_path):
-    orders, plain, images = marked
-    for order, clean, image in zip(orders, plain, images, strict=True):
+    specs, plain, images = marked
+    for spec, clean, image in zip(specs, plain, images, strict=True):
         image.save(tmp_path / "picture.png")
-        assert detector.detect(tmp_path / "picture.png", order.secret).marked
-        assert not detector.detect(clean, order.secret).marked
+        assert detector.detect(tmp_path / "picture.png", spec.secret).marked
+        assert not detector.detect(clean, spec.secret).marked
         assert psnr(clean, image) > 28
 
 
 def test_jpeg_and_resizing_leave_the_mark(marked, detector):
-    orders, _, images = marked
-    for order, image in zip(orders, images, strict=True):
-        assert detector.detect(attack("jpeg", image, 0.5), order.secret).marked
-        assert detector.detect(attack("resize", image, 0.6), order.secret).marked
+    specs, _, images = marked
+    for spec, image in zip(specs, images, strict=True):
+        assert detector.detect(attack("jpeg", image, 0.5), spec.secret).marked
+        assert detector.detect(attack("resize", image, 0.6), spec.secret).marked
 
 
 def test_the_registry_names_the_account(marked, detector):
-    orders, plain, images = marked
+    specs, plain, images = marked
     with Registry.open("sqlite://", actor="test") as registry:
         registry.import_keys(np.random.default_rng(0).integers(0, 2**64, 100_000, np.uint64))
         keys = np.array(
-            [int.from_bytes(np.packbits(order.secret).tobytes(), "big") for order in orders], np.uint64
+            [int.from_bytes(np.packbits(spec.secret).tobytes(), "big") for spec in specs], np.uint64
         )
-        registry.import_keys(keys, [f"account-{i}" for i in range(len(orders))])
+        registry.import_keys(keys, [f"account-{i}" for i in range(len(specs))])
         for index, (clean, image) in enumerate(zip(plain, images, strict=True)):
             assert registry.identify(detector.detect(image)).verdict.principal == f"account-{index}"
             assert registry.identify(detector.detect(clean)).verdict.principal is None

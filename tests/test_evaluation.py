@@ -25,13 +25,13 @@ from diffmark.evaluation.batches import batches
 from diffmark.evaluation.experiments import EXPERIMENTS
 from diffmark.evaluation.experiments.signal import radial_profile, spectrum
 from diffmark.evaluation.figures import FIGURES
-from diffmark.evaluation.lab import Extent, Lab
-from diffmark.evaluation.meter import DryMeter, Meter, Price, Prices, estimate
+from diffmark.evaluation.harness import Extent, Harness
+from diffmark.evaluation.image_model import ImageModel, unseen_specs
 from diffmark.evaluation.negatives import negatives, sources, unmarked
 from diffmark.evaluation.report import write_report
 from diffmark.evaluation.results import count_work, run
 from diffmark.evaluation.sources import crop, find_photographs
-from diffmark.evaluation.studio import Studio, unseen_orders
+from diffmark.evaluation.timing import Cost, Costs, WorkCounter, WorkTimer, estimate
 from diffmark.latent.injection import Injection
 from diffmark.mark.generation import Sampling
 from diffmark.mark.loading import load_pipeline
@@ -109,7 +109,7 @@ class Slow(Presence):
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory, model_folder):
+def harness(tmp_path_factory, model_folder):
     pipe = load_pipeline(str(model_folder))
     pipe.set_progress_bar_config(disable=True)
     sampling = Sampling(steps=2, guidance=2.0)
@@ -117,95 +117,100 @@ def lab(tmp_path_factory, model_folder):
     for name in "ab":
         noise = np.random.default_rng(ord(name)).integers(0, 255, (90, 120, 3)).astype(np.uint8)
         Image.fromarray(noise).save(photographs / f"{name}.jpg")
-    studio = Studio(tmp_path_factory.mktemp("pictures"), pipe, "tiny", sampling)
+    model = ImageModel(tmp_path_factory.mktemp("pictures"), pipe, "tiny", sampling)
     own = DiffMark(pipe, Detector(tiny_codec(injection=Injection("final")), _build("sd").pipe.vae), sampling)
-    return Lab(
-        studio,
+    return Harness(
+        model,
         [own, LastRow(), Presence()],
         SMALL,
         photographs,
         {name: ATTACKS[name] for name in FEW},
-        {"sibling": replace(studio, model="sibling", sampling=replace(sampling, steps=3))},
+        {"sibling": replace(model, name="sibling", sampling=replace(sampling, steps=3))},
         results=tmp_path_factory.mktemp("results"),
     )
 
 
-def test_pictures_are_made_once(lab, monkeypatch):
-    orders = unseen_orders(2, first=7)
-    method = lab.methods[0]
-    first = np.stack([*lab.studio.marked(method, orders), *lab.studio.plain(orders)])
-    monkeypatch.setattr(lab.studio, "pipe", None)
+def test_pictures_are_made_once(harness, monkeypatch):
+    specs = unseen_specs(2, first=7)
+    method = harness.methods[0]
+    first = np.stack([*harness.model.marked(method, specs), *harness.model.plain(specs)])
+    monkeypatch.setattr(harness.model, "pipe", None)
     monkeypatch.setattr(method, "pipe", None)
-    again = np.stack([*lab.studio.marked(method, orders), *lab.studio.plain(orders)])
+    again = np.stack([*harness.model.marked(method, specs), *harness.model.plain(specs)])
     assert np.array_equal(first, again)
     assert not np.array_equal(first[0], first[2])
 
 
-def test_a_model_that_was_trained_on_makes_its_pictures_anew(lab, model_folder):
-    other = replace(lab.studio, pipe=load_pipeline(str(model_folder)))
-    assert other.digest == lab.studio.digest
-    other = replace(lab.studio, pipe=load_pipeline(str(model_folder)))
+def test_a_model_that_was_trained_on_makes_its_pictures_anew(harness, model_folder):
+    other = replace(harness.model, pipe=load_pipeline(str(model_folder)))
+    assert other.digest == harness.model.digest
+    other = replace(harness.model, pipe=load_pipeline(str(model_folder)))
     other.pipe.unet.conv_in.weight.data += 1
-    assert other.digest != lab.studio.digest
+    assert other.digest != harness.model.digest
 
 
-def test_finished_pictures_are_those_that_the_marked_pipeline_makes(lab):
+def test_finished_pictures_are_those_that_the_marked_pipeline_makes(harness):
     """Marking kept z0 is a short cut for injection `final`, not another method."""
-    method, orders = lab.methods[0], unseen_orders(2, first=20)
-    orders = [replace(order, secret=order.secret[:64]) for order in orders]
+    method, specs = harness.methods[0], unseen_specs(2, first=20)
+    specs = [replace(spec, secret=spec.secret[:64]) for spec in specs]
     assert method.finishes
-    short = np.stack(lab.studio.marked(method, orders)).astype(int)
-    for made in (method.generate_all(orders), [method.generate(order) for order in orders]):
+    short = np.stack(harness.model.marked(method, specs)).astype(int)
+    for made in (method.generate_all(specs), [method.generate(spec) for spec in specs]):
         assert np.abs(short - np.stack(made)).max() <= 1
     late = DiffMark(method.pipe, method.detector, method.sampling, Injection("late"))
     assert not late.finishes
 
 
 def test_orders_are_reproducible_and_unseen():
-    first, second = unseen_orders(3), unseen_orders(2, first=1)
+    first, second = unseen_specs(3), unseen_specs(2, first=1)
     assert [(o.prompt, o.seed) for o in first[1:]] == [(o.prompt, o.seed) for o in second]
     assert all(np.array_equal(a.secret, b.secret) for a, b in zip(first[1:], second, strict=True))
     assert not np.array_equal(first[0].secret, first[1].secret)
-    fixed = unseen_orders(2, fixed_secret=True)
+    fixed = unseen_specs(2, fixed_secret=True)
     assert np.array_equal(fixed[0].secret, fixed[1].secret)
 
 
-def test_negatives_come_clean_and_attacked_from_every_source(lab):
-    assert sources(lab) == {"tiny images": 2, "sibling images": 2, "painted scenes": 1, "photograph crops": 2}
-    assert negatives(lab, lab.methods[1]).scores.shape == (14,)
-    clean, attacked = (unmarked(lab, lab.methods[1], "photograph crops", a) for a in (False, True))
+def test_negatives_come_clean_and_attacked_from_every_source(harness):
+    assert sources(harness) == {
+        "tiny images": 2,
+        "sibling images": 2,
+        "painted scenes": 1,
+        "photograph crops": 2,
+    }
+    assert negatives(harness, harness.methods[1]).scores.shape == (14,)
+    clean, attacked = (unmarked(harness, harness.methods[1], "photograph crops", a) for a in (False, True))
     assert clean.margins.shape == (2, 16)
     assert not np.array_equal(clean.margins, attacked.margins)
-    few = replace(lab, extent=replace(SMALL, compared_negatives=10, photographs=100))
-    assert len(unmarked(few, lab.methods[2], "photograph crops", False).scores) == 1
-    assert len(negatives(few, lab.methods[2]).scores) == 10
+    few = replace(harness, extent=replace(SMALL, compared_negatives=10, photographs=100))
+    assert len(unmarked(few, harness.methods[2], "photograph crops", False).scores) == 1
+    assert len(negatives(few, harness.methods[2]).scores) == 10
     assert [len(b) for b in batches(range(5), 2)] == [2, 2, 1]
 
 
-def test_methods_that_repaint_get_fewer_pictures(lab):
-    own = lab.methods[0]
-    late = DiffMark(lab.studio.pipe, own.detector, own.sampling, Injection("late"))
-    assert {len(lab.clean_orders(method)) for method in lab.methods} == {SMALL.marked}
-    mine, its = (unmarked(lab, method, "tiny images", False) for method in (own, late))
+def test_methods_that_repaint_get_fewer_pictures(harness):
+    own = harness.methods[0]
+    late = DiffMark(harness.model.pipe, own.detector, own.sampling, Injection("late"))
+    assert {len(harness.clean_specs(method)) for method in harness.methods} == {SMALL.marked}
+    mine, its = (unmarked(harness, method, "tiny images", False) for method in (own, late))
     assert np.array_equal(mine.margins, its.margins)  # unmarked pictures are read once for all modes
-    assert len(lab.clean_orders(late)) == SMALL.repainted
+    assert len(harness.clean_specs(late)) == SMALL.repainted
 
 
-def test_what_several_methods_read_from_is_found_once(lab):
+def test_what_several_methods_read_from_is_found_once(harness):
     images = [Image.new("RGB", (64, 64), colour) for colour in ("red", "white", "red")]
     secrets = np.ones((3, 16), np.uint8)
-    presence = lab.read(Slow(0), images, secrets)
+    presence = harness.read(Slow(0), images, secrets)
     assert Slow.looked == 3
-    again = lab.read(Slow(16), images[::-1], secrets)
+    again = harness.read(Slow(16), images[::-1], secrets)
     assert Slow.looked == 3
     assert np.array_equal(presence.scores, again.scores[::-1])
     assert (again.margins > 0).tolist() == [[False] * 16, [True] * 16, [False] * 16]
 
 
-def test_methods_that_the_first_is_compared_with_get_fewer_pictures(lab):
+def test_methods_that_the_first_is_compared_with_get_fewer_pictures(harness):
     extent = replace(SMALL, marked=100, compared=20, attacked=30, compared_attacked=6, costly_attacked=4)
-    several, first, second, costly = replace(lab, extent=extent), *lab.methods
-    assert [len(several.clean_orders(method)) for method in (first, second, costly)] == [100, 20, 20]
+    several, first, second, costly = replace(harness, extent=extent), *harness.methods
+    assert [len(several.clean_specs(method)) for method in (first, second, costly)] == [100, 20, 20]
     jpeg = ATTACKS["jpeg"]
     assert [several.attacked_count(method, jpeg) for method in (first, second, costly)] == [30, 6, 4]
     gradient = replace(jpeg, kind="adversarial")
@@ -223,11 +228,11 @@ def test_photographs_need_a_folder_with_photographs(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def report(lab, tmp_path_factory):
+def report(harness, tmp_path_factory):
     """The folder of a run of everything."""
     folder = tmp_path_factory.mktemp("report")
     for name in EXPERIMENTS:
-        run(name, lab, folder)
+        run(name, harness, folder)
     write_report(folder)
     return folder
 
@@ -284,8 +289,8 @@ def test_the_report_in_a_browser(report, chromium, width, height):
     assert said == []
 
 
-def test_work_is_counted_before_it_is_done_and_not_twice(lab, tmp_path):
-    fresh = replace(lab, studio=replace(lab.studio, folder=tmp_path / "fresh"), siblings={})
+def test_work_is_counted_before_it_is_done_and_not_twice(harness, tmp_path):
+    fresh = replace(harness, model=replace(harness.model, folder=tmp_path / "fresh"), siblings={})
     counts = count_work(["clean", "keys", "averaging"], fresh)
     assert counts["clean"]["generate in 2 steps"] == 3  # marked, unmarked and attacked share them
     assert counts["clean"]["finish by diffmark"] == 3
@@ -299,24 +304,24 @@ def test_work_is_counted_before_it_is_done_and_not_twice(lab, tmp_path):
 
 
 def test_an_estimate_multiplies_counts_by_measured_times(tmp_path):
-    prices = Prices(tmp_path / "times.json")
-    meter = Meter(prices)
-    assert meter.do("sum", 2, lambda: sum(range(1000)), lambda: 0) == 499500
-    meter.close()
-    again = Prices(tmp_path / "times.json")
+    costs = Costs(tmp_path / "times.json")
+    timer = WorkTimer(costs)
+    assert timer.do("sum", 2, lambda: sum(range(1000)), lambda: 0) == 499500
+    timer.close()
+    again = Costs(tmp_path / "times.json")
     assert again["sum"].items == 2
-    prices["sum"] = Price(items=2, cpu=7200.0, wall=9000.0)
-    dry = DryMeter()
+    costs["sum"] = Cost(items=2, cpu=7200.0, wall=9000.0)
+    dry = WorkCounter()
     assert dry.do("sum", 3, lambda: 1 / 0, lambda: 0) == 0
     dry.do("new", 10, lambda: 1, lambda: 0)
-    (row,) = estimate({"x": dry.counts}, prices)
+    (row,) = estimate({"x": dry.counts}, costs)
     assert row["cpu_hours"] == pytest.approx(3, abs=0.01)
     assert row["mostly"] == "3 x sum"
     assert row["never_timed"] == ["new"]
 
 
-def test_ablations_are_read_from_results(lab, tmp_path):
-    assert list(EXPERIMENTS["ablations"](lab)) == []
+def test_ablations_are_read_from_results(harness, tmp_path):
+    assert list(EXPERIMENTS["ablations"](harness)) == []
     folder = tmp_path / "ablations"
     folder.mkdir()
     for name, accuracy in (("base", 0.95), ("length_48", 0.99)):
@@ -324,7 +329,7 @@ def test_ablations_are_read_from_results(lab, tmp_path):
         document = {"results": {"psnr": {"mean": 33.0}, "attacks": attacks}}
         (folder / f"{name}.json").write_text(json.dumps(document))
     (folder / "length_128.json").write_text(json.dumps({"stopped": "step 9: bits are read by chance"}))
-    rows = list(EXPERIMENTS["ablations"](replace(lab, results=tmp_path)))
+    rows = list(EXPERIMENTS["ablations"](replace(harness, results=tmp_path)))
     assert [(row["ablation"], row["answer"]) for row in rows] == [
         ("base", "64"), ("length_128", "128"), ("length_48", "48"),
     ]  # fmt: skip
@@ -334,8 +339,8 @@ def test_ablations_are_read_from_results(lab, tmp_path):
     assert FIGURES["ablations"]["ablations"](rows) is not None
 
 
-def test_clean_tells_the_truth_about_known_methods(lab):
-    rows = {row["method"]: row for row in EXPERIMENTS["clean"](lab)}
+def test_clean_tells_the_truth_about_known_methods(harness):
+    rows = {row["method"]: row for row in EXPERIMENTS["clean"](harness)}
     row = rows["last-row"]
     assert row["bit_accuracy"] == 1.0
     assert row["tpr_0.001_exact"]["value"] == 1.0
@@ -347,18 +352,18 @@ def test_clean_tells_the_truth_about_known_methods(lab):
     assert rows["presence"]["auc"] > 0.9
 
 
-def test_robustness_tells_the_truth_about_a_known_method(lab):
-    alone = replace(lab, methods=[lab.methods[1]])
+def test_robustness_tells_the_truth_about_a_known_method(harness):
+    alone = replace(harness, methods=[harness.methods[1]])
     rows = {row["attack"]: row for row in EXPERIMENTS["robustness"](alone)}
-    compared = {row["attack"] for row in EXPERIMENTS["robustness"](lab) if row["method"] == "last-row"}
+    compared = {row["attack"] for row in EXPERIMENTS["robustness"](harness) if row["method"] == "last-row"}
     assert compared == {name for name in rows if ATTACKS[name].kind != "everyday"}
     assert rows["caption"]["tpr"]["value"] == 0.0  # the bar covers the last row
     assert rows["gamma"]["tpr"]["value"] == 1.0  # black and white stay what they are
     assert rows["rotation"]["value"] == 45
 
 
-def test_averaging_finds_a_mark_that_is_always_the_same(lab):
-    rows = [row for row in EXPERIMENTS["averaging"](lab) if row["method"] == "last-row"]
+def test_averaging_finds_a_mark_that_is_always_the_same(harness):
+    rows = [row for row in EXPERIMENTS["averaging"](harness) if row["method"] == "last-row"]
     forged = [row for row in rows if row["space"] == "pixels" and row["aim"] == "forge"]
     same, fresh = (
         np.mean([row["bit_accuracy"] for row in forged if row["secrets"] == secrets])
@@ -367,11 +372,11 @@ def test_averaging_finds_a_mark_that_is_always_the_same(lab):
     assert same > fresh
 
 
-def test_colluders_of_one_are_named_and_the_mean_of_two_is_half_of_each(lab):
+def test_colluders_of_one_are_named_and_the_mean_of_two_is_half_of_each(harness):
     class Long(LastRow):
         name, bits = "long", 60
 
-    rows = list(EXPERIMENTS["collusion"](replace(lab, methods=[Long()])))
+    rows = list(EXPERIMENTS["collusion"](replace(harness, methods=[Long()])))
     one = next(row for row in rows if row["colluders"] == 1 and row["mixed"] == "mean of pixels")
     two = next(row for row in rows if row["colluders"] == 2 and row["mixed"] == "mean of pixels")
     assert one["someone_named"]["value"] == 1.0
@@ -379,8 +384,8 @@ def test_colluders_of_one_are_named_and_the_mean_of_two_is_half_of_each(lab):
     assert 0.6 < two["best_accuracy"] < 0.95
 
 
-def test_who_holds_the_codec_can_forge(lab):
-    rows = [row for row in EXPERIMENTS["forgery"](lab) if row["method"] == "diffmark"]
+def test_who_holds_the_codec_can_forge(harness):
+    rows = [row for row in EXPERIMENTS["forgery"](harness) if row["method"] == "diffmark"]
     assert {row["way"] for row in rows} == {"copy of fine detail", "read and written with the codec"}
 
 
@@ -392,9 +397,9 @@ def test_spectrum_and_its_profile_find_a_wave():
     assert radial_profile(power)[0].argmax() == 4
 
 
-def test_unknown_experiment(lab, tmp_path):
+def test_unknown_experiment(harness, tmp_path):
     with pytest.raises(ValueError, match="no experiment 'magic'; there are clean"):
-        run("magic", lab, tmp_path)
+        run("magic", harness, tmp_path)
 
 
 # --- the command -----------------------------------------------------------------------------------------------
@@ -435,10 +440,10 @@ def test_the_command_estimates_and_runs_and_resumes(tmp_path, evaluate_command):
     assert "no experiment 'colour'" in str(wrong.exception or wrong.output)
 
 
-def test_attacks_by_models_are_read_through_the_lab(tmp_path, lab):
+def test_attacks_by_models_are_read_through_the_harness(tmp_path, harness):
     """Regeneration and projected gradients, once each, as the robustness table does it."""
-    few = replace(lab, methods=[lab.methods[0]], extent=replace(SMALL, attacked=1))
-    surrogate = lab.studio.pipe
+    few = replace(harness, methods=[harness.methods[0]], extent=replace(SMALL, attacked=1))
+    surrogate = harness.model.pipe
     models = [compression_attack(), *diffusion_attacks(surrogate, "itself"), against_vae(surrogate.vae, 2)]
     few = replace(few, attacks={attack.name: attack for attack in models})
     rows = list(EXPERIMENTS["robustness"](few))

@@ -19,9 +19,9 @@ from diffmark.baselines.inversion import (
 from diffmark.baselines.ring_id import RingID
 from diffmark.baselines.shallow_diffuse import ShallowDiffuse
 from diffmark.baselines.tree_ring import TreeRing
-from diffmark.evaluation.studio import unseen_orders
+from diffmark.evaluation.image_model import unseen_specs
 from diffmark.latent.bridge import sampler_trajectory
-from diffmark.mark.generation import Order, Sampling
+from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.mark.loading import load_pipeline
 
 SIDE = 32
@@ -70,17 +70,17 @@ def pipe(model_folder):
     return pipe
 
 
-def orders(count, bits=11):
-    return [Order(order.prompt, order.secret[:bits], order.seed) for order in unseen_orders(count)]
+def specs(count, bits=11):
+    return [ImageSpec(spec.prompt, spec.secret[:bits], spec.seed) for spec in unseen_specs(count)]
 
 
 @pytest.mark.parametrize("kind", [TreeRing, RingID, ShallowDiffuse])
 def test_marked_images_score_higher_than_plain_ones(pipe, kind):
     method = kind(pipe, Sampling(steps=5, guidance=1.0), inversion_steps=5)
-    chosen = orders(4)
-    secrets = np.stack([order.secret for order in chosen])
+    chosen = specs(4)
+    secrets = np.stack([spec.secret for spec in chosen])
     marked = method.generate_all(chosen)
-    plain = method.paint(chosen, torch.cat([method.start(order) for order in chosen]))
+    plain = method.paint(chosen, torch.cat([method.start(spec) for spec in chosen]))
     assert method.score(marked, secrets).min() > method.score(plain, secrets).max()
     p_values = method.p_values(*method.read_state(method.state(marked), secrets), secrets)
     assert p_values.max() <= 1e-3  # by the test of rings, or as all eleven are right
@@ -90,25 +90,25 @@ def test_marked_images_score_higher_than_plain_ones(pipe, kind):
 
 def test_ring_id_reads_its_key(pipe):
     method = RingID(pipe, Sampling(steps=5, guidance=1.0), inversion_steps=5)
-    chosen = orders(6)
-    margins = method.decode([method.generate(order) for order in chosen])
+    chosen = specs(6)
+    margins = method.decode([method.generate(spec) for spec in chosen])
     assert margins.shape == (6, 11)
-    assert np.array_equal(margins > 0, np.stack([order.secret for order in chosen]).astype(bool))
+    assert np.array_equal(margins > 0, np.stack([spec.secret for spec in chosen]).astype(bool))
 
 
 def test_inversion_finds_the_start(pipe):
     method = TreeRing(pipe, Sampling(steps=5, guidance=1.0), inversion_steps=5)
-    (order,) = orders(1)
-    found = method.invert(method.paint([order], method.start(order)))
-    torch.testing.assert_close(found, method.start(order), atol=0.06, rtol=0)  # eight bits are the only loss
+    (spec,) = specs(1)
+    found = method.invert(method.paint([spec], method.start(spec)))
+    torch.testing.assert_close(found, method.start(spec), atol=0.06, rtol=0)  # eight bits are the only loss
 
 
 def test_start_is_what_the_pipeline_draws(pipe):
     method = TreeRing(pipe, Sampling(steps=2, guidance=1.0))
-    (order,) = orders(1)
-    own = pipe(order.prompt, num_inference_steps=2, guidance_scale=1.0,
-               generator=torch.Generator().manual_seed(order.seed)).images[0]  # fmt: skip
-    assert np.array_equal(np.asarray(own), np.asarray(method.paint([order], method.start(order))[0]))
+    (spec,) = specs(1)
+    own = pipe(spec.prompt, num_inference_steps=2, guidance_scale=1.0,
+               generator=torch.Generator().manual_seed(spec.seed)).images[0]  # fmt: skip
+    assert np.array_equal(np.asarray(own), np.asarray(method.paint([spec], method.start(spec))[0]))
 
 
 @pytest.mark.parametrize("kind", [TreeRing, ShallowDiffuse])

@@ -9,7 +9,7 @@ from diffmark.baselines.classic import BlindWatermark, InvisibleWatermark
 from diffmark.baselines.diffmark import DiffMark
 from diffmark.detection.latent import Detector
 from diffmark.latent.injection import Injection
-from diffmark.mark.generation import Order, Sampling
+from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.mark.loading import load_pipeline
 
 
@@ -35,7 +35,7 @@ def test_classic_methods_read_what_they_wrote(name, photo):
     small = [photo.resize(size) for size in ((64, 64), (47, 63))]  # attacks make such pictures
     assert method.decode(small).shape == (2, 32)
     with pytest.raises(TypeError, match="use embed"):
-        method.generate(Order("x", secrets[0], 0))
+        method.generate(ImageSpec("x", secrets[0], 0))
 
 
 def test_unknown_algorithm():
@@ -53,7 +53,7 @@ def test_diffmark_is_a_method(model_folder, secret):
     assert final.name == "diffmark-final"
     assert final.fingerprint() != method.fingerprint()
     assert final.reader() == method.reader()  # what is not marked reads the same
-    image = method.generate(Order("a hill", secret, 1))
+    image = method.generate(ImageSpec("a hill", secret, 1))
     margins = method.decode([image, image])
     assert margins.shape == (2, 64)
     expected = int(((margins[0] > 0) == secret).sum())

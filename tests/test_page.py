@@ -13,7 +13,7 @@ from PIL import Image
 from pixel_vectors import OPERATOR, SECRET, TABLE, marked, scene
 
 from diffmark.detection.joint import open_detector
-from diffmark.evaluation.studio import painted_scenes
+from diffmark.evaluation.image_model import painted_scenes
 from diffmark.pixel.codec import PixelCodec
 from diffmark.registry import Registry
 from diffmark.server.app import create_app

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from diffmark.evaluation.lab import Extent
+from diffmark.evaluation.harness import Extent
 
 ROOT = Path(__file__).parents[1]
 

@@ -14,7 +14,7 @@ from diffmark.cli import main
 from diffmark.detection.decision import Detection
 from diffmark.detection.joint import JointDetector, better, open_detector
 from diffmark.detection.latent import Detector
-from diffmark.evaluation.studio import painted_scenes
+from diffmark.evaluation.image_model import painted_scenes
 from diffmark.images import ImageError
 from diffmark.mark.context import watermark
 from diffmark.mark.image import embed as embed_latent

@@ -15,7 +15,7 @@ from test_server import GENEROUS, client, detector, headers, png, service  # noq
 
 from diffmark.detection.latent import Detector
 from diffmark.latent.vae import FamilyError
-from diffmark.mark.generation import Order, Sampling, generate
+from diffmark.mark.generation import ImageSpec, Sampling, generate
 from diffmark.registry import Registry
 from diffmark.secret import from_hex
 from diffmark.server.app import create_app
@@ -55,8 +55,8 @@ def test_me_says_what_a_token_is_good_for(client, headers):  # noqa: F811
 
 
 @pytest.fixture
-def studio(tmp_path, model_folder):
-    """`studio(limits)`: a client of a service that can generate, an operator's headers, and the service."""
+def generating(tmp_path, model_folder):
+    """`generating(limits)`: a client of a service that can generate, an operator's headers, and the service."""
     codec = tiny_codec()
     painter = Painter.load(str(model_folder), codec)
     opened = []
@@ -73,20 +73,20 @@ def studio(tmp_path, model_folder):
         one.__exit__(None, None, None)
 
 
-def test_generate_gives_the_marked_image_under_a_fresh_key(studio):
-    http, operator, made = studio()
+def test_generate_gives_the_marked_image_under_a_fresh_key(generating):
+    http, operator, made = generating()
     answer = http.post("/v1/generate", headers=operator, json=ORDER)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
     key = answer.headers["x-diffmark-key"]
     assert answer.headers["x-diffmark-seed"] == "5"
     (issued,) = made.registry.list_keys(principal="user-7")
     assert (issued.hex, issued.status) == (key, "live")
-    order = Order("a hill", from_hex(key, 64), 5, negative_prompt="fog")
+    spec = ImageSpec("a hill", from_hex(key, 64), 5, negative_prompt="fog")
     painter = made.painter
-    expected = generate(painter.pipe, painter.codec, order, Sampling(3, 7.5))
+    expected = generate(painter.pipe, painter.codec, spec, Sampling(3, 7.5))
     with Image.open(io.BytesIO(answer.content)) as image:
         assert np.array_equal(np.asarray(image), np.asarray(expected))
-    other = Order("a hill", from_hex(key, 64), 5, negative_prompt="sun")
+    other = ImageSpec("a hill", from_hex(key, 64), 5, negative_prompt="sun")
     assert not np.array_equal(
         np.asarray(generate(painter.pipe, painter.codec, other, Sampling(3, 7.5))), np.asarray(expected)
     )
@@ -98,22 +98,22 @@ def test_generate_gives_the_marked_image_under_a_fresh_key(studio):
 @pytest.mark.parametrize(
     "change", [{"principal": "a@example.org"}, {"steps": 1000}, {"prompt": ""}, {"seed": -1}, {"guidance": 0}]
 )
-def test_generate_refuses_what_will_not_do(studio, change):
-    http, operator, made = studio()
+def test_generate_refuses_what_will_not_do(generating, change):
+    http, operator, made = generating()
     assert http.post("/v1/generate", headers=operator, json=ORDER | change).status_code == 422
     assert made.registry.list_keys() == []
 
 
-def test_generate_gives_up_in_time_and_revokes_the_key(studio):
-    http, operator, made = studio(Limits(painting_seconds=0.01))
+def test_generate_gives_up_in_time_and_revokes_the_key(generating):
+    http, operator, made = generating(Limits(painting_seconds=0.01))
     answer = http.post("/v1/generate", headers=operator, json=ORDER | {"steps": 100})
     assert (answer.status_code, answer.headers["retry-after"]) == (504, "2")
     made.painting.close()  # waits for what runs
     assert {key.status for key in made.registry.list_keys()} <= {"revoked"}
 
 
-def test_a_full_lane_answers_503(studio):
-    http, operator, made = studio(Limits(painting=1))
+def test_a_full_lane_answers_503(generating):
+    http, operator, made = generating(Limits(painting=1))
     begun, gate = threading.Event(), threading.Event()
 
     def block():

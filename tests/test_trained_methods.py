@@ -26,10 +26,10 @@ from diffmark.baselines.weights import FOLDERS_VARIABLE, baseline_folder, signs,
 from diffmark.evaluation.baselines import measure_baseline
 from diffmark.evaluation.experiments.keys import keys
 from diffmark.evaluation.experiments.latency import stages
-from diffmark.evaluation.lab import Extent, Lab
+from diffmark.evaluation.harness import Extent, Harness
+from diffmark.evaluation.image_model import ImageModel
 from diffmark.evaluation.metrics import psnr
-from diffmark.evaluation.studio import Studio
-from diffmark.mark.generation import Order, Sampling
+from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.mark.loading import load_pipeline
 from diffmark.statistics import match_threshold
 from diffmark.vista.paint import paint
@@ -133,10 +133,10 @@ def test_stable_signature_has_one_key(tmp_path, pipe):
     method = StableSignature(pipe, Sampling(steps=2, guidance=1.0), tmp_path)
     assert (method.bits, method.generates, method.finishes) == (8, True, True)
     assert np.array_equal(method.carried(bits(8)), key)
-    order = Order("a hill", bits(8), 4)
-    image = method.generate(order)
+    spec = ImageSpec("a hill", bits(8), 4)
+    image = method.generate(spec)
     assert image.size == (64, 64)
-    latents = pipe(order.prompt, num_inference_steps=2, guidance_scale=1.0, output_type="latent",
+    latents = pipe(spec.prompt, num_inference_steps=2, guidance_scale=1.0, output_type="latent",
                    generator=torch.Generator().manual_seed(4)).images  # fmt: skip
     assert np.array_equal(np.asarray(method.finish(latents, bits(1, 8))[0]), np.asarray(image))
     assert method.decode([image, image]).shape == (2, 8)
@@ -178,10 +178,10 @@ def test_another_message_is_another_picture(adapter, pipe):
     before = {name: value.clone() for name, value in pipe.unet.state_dict().items()}
     method = AquaLora(pipe, Sampling(steps=2, guidance=2.0), adapter)
     secret = bits(8)
-    pictures = [np.asarray(method.generate(Order("a hill", s, 1))) for s in (secret, secret, 1 - secret)]
+    pictures = [np.asarray(method.generate(ImageSpec("a hill", s, 1))) for s in (secret, secret, 1 - secret)]
     assert np.array_equal(pictures[0], pictures[1])
     assert not np.array_equal(pictures[0], pictures[2])
-    together = method.generate_all([Order("a hill", s, 1) for s in (secret, 1 - secret)])
+    together = method.generate_all([ImageSpec("a hill", s, 1) for s in (secret, 1 - secret)])
     for picture, alone in zip(together, (pictures[0], pictures[2]), strict=True):
         assert np.abs(np.asarray(picture).astype(int) - alone).max() <= 1
     assert method.decode([to_image(torch.zeros(3, 64, 64))]).shape == (1, 8)
@@ -189,7 +189,7 @@ def test_another_message_is_another_picture(adapter, pipe):
     # The pipeline that it was given is as it was.
     assert all(torch.equal(value, before[name]) for name, value in pipe.unet.state_dict().items())
     with pytest.raises(ValueError, match="writes 8 bits, got 9"):
-        method.generate(Order("a hill", bits(9), 1))
+        method.generate(ImageSpec("a hill", bits(9), 1))
 
 
 def test_an_adapter_belongs_to_its_unet(adapter, pipe):
@@ -240,19 +240,19 @@ class Fixed(Method):
 
 
 def test_a_method_with_one_key_is_scored_against_it_but_gives_no_other(pipe, tmp_path):
-    studio = Studio(tmp_path, pipe, "tiny", Sampling(steps=1, guidance=1.0))
-    lab = Lab(studio, [Fixed()], Extent(marked=6, timed=3))
-    reading, _ = lab.reading(lab.methods[0], lab.orders(6))
+    model = ImageModel(tmp_path, pipe, "tiny", Sampling(steps=1, guidance=1.0))
+    harness = Harness(model, [Fixed()], Extent(marked=6, timed=3))
+    reading, _ = harness.reading(harness.methods[0], harness.specs(6))
     assert reading.scores.tolist() == [4] * 6
-    fixed, random = keys(lab)
+    fixed, random = keys(harness)
     assert fixed["bit_accuracy"] == 1
     assert random["bit_accuracy"] < 1
 
 
 def test_stages_of_a_reading_sum_to_one(pipe, tmp_path, adapter):
     method = AquaLora(pipe, Sampling(steps=1, guidance=1.0), adapter)
-    lab = Lab(Studio(tmp_path / "pictures", pipe, "tiny", Sampling(steps=1)), [method])
-    shares = stages(lab, method, [to_image(torch.zeros(3, 64, 64))])
+    harness = Harness(ImageModel(tmp_path / "pictures", pipe, "tiny", Sampling(steps=1)), [method])
+    shares = stages(harness, method, [to_image(torch.zeros(3, 64, 64))])
     assert set(shares) == {"vae encode", "decode", "rest"}
     assert sum(shares.values()) == pytest.approx(1)
     assert all(share > 0 for share in shares.values())

@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from diffmark.baselines.base import Method
 from diffmark.baselines.weights import baseline_folder, conv, scaled_to, signs, to_pixels
 from diffmark.latent.vae import encode
-from diffmark.mark.generation import Order, Sampling
+from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.provenance import weights_digest
 
 ADAPTER = "aqualora"
@@ -164,22 +164,22 @@ class AquaLora(Method):
         self.pipe = copy.copy(pipe)
         self.pipe.register_modules(unet=self.lora.unet)
 
-    def generate(self, order: Order) -> Image.Image:
-        return self.generate_all([order])[0]
+    def generate(self, spec: ImageSpec) -> Image.Image:
+        return self.generate_all([spec])[0]
 
     @torch.no_grad()
-    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
-        wrong = next((order.secret for order in orders if len(order.secret) != self.bits), None)
+    def generate_all(self, specs: Sequence[ImageSpec]) -> list[Image.Image]:
+        wrong = next((spec.secret for spec in specs if len(spec.secret) != self.bits), None)
         if wrong is not None:
             raise ValueError(f"secret: {self.name} writes {self.bits} bits, got {len(wrong)}")
         steps, guidance = self.sampling.steps, self.sampling.guidance
-        messages = signs([order.secret for order in orders])
+        messages = signs([spec.secret for spec in specs])
         self.lora.set_message(messages.repeat(2 if guidance > 1 else 1, 1))  # without and with the prompt
         return self.pipe(
-            [order.prompt for order in orders],
+            [spec.prompt for spec in specs],
             num_inference_steps=steps,
             guidance_scale=guidance,
-            generator=[torch.Generator("cpu").manual_seed(order.seed) for order in orders],
+            generator=[torch.Generator("cpu").manual_seed(spec.seed) for spec in specs],
         ).images
 
     @torch.no_grad()

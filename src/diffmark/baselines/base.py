@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from diffmark.mark.generation import Order
+from diffmark.mark.generation import ImageSpec
 from diffmark.secret import Bits
 from diffmark.statistics import match_tail
 
@@ -30,13 +30,13 @@ class Method(ABC):
     bits: int  # length of a secret; 0 if the method only tells presence
     costly = False  # whether reading an image takes about as long as making one; measured on fewer
 
-    def generate(self, order: Order) -> Image.Image:
-        """The marked picture of an order, for methods that mark during generation."""
+    def generate(self, spec: ImageSpec) -> Image.Image:
+        """The marked picture of a spec, for methods that mark during generation."""
         raise TypeError(f"{self.name} marks finished images: use embed")
 
-    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
-        """The marked pictures of some orders; to be overridden where a batch is faster."""
-        return [self.generate(order) for order in orders]
+    def generate_all(self, specs: Sequence[ImageSpec]) -> list[Image.Image]:
+        """The marked pictures of some specs; to be overridden where a batch is faster."""
+        return [self.generate(spec) for spec in specs]
 
     def finish(self, z0: Tensor, secrets: NDArray[np.uint8]) -> list[Image.Image]:
         """Marked pictures from the latents that the model ends with when nothing marks it, (B, C, h, w)."""
@@ -65,7 +65,7 @@ class Method(ABC):
         return self.bits > 0 and type(self).score is Method.score
 
     def carried(self, secret: Bits) -> Bits:
-        """The bits that an image of an order with this secret carries: its first ones, or a key that is fixed."""
+        """The bits that an image of a spec with this secret carries: its first ones, or a key that is fixed."""
         return secret[: self.bits]
 
     @property

@@ -18,7 +18,7 @@ from diffmark.detection.latent import Detector
 from diffmark.latent.injection import Injection
 from diffmark.latent.vae import decode as vae_decode
 from diffmark.mark.context import watermark
-from diffmark.mark.generation import Order, Sampling, generate
+from diffmark.mark.generation import ImageSpec, Sampling, generate
 from diffmark.provenance import weights_digest
 
 
@@ -39,17 +39,17 @@ class DiffMark(Method):
         self.bits = self.codec.config.length
         self.name = "diffmark" if injection is None else f"diffmark-{injection.mode}"
 
-    def generate(self, order: Order) -> Image.Image:
-        return generate(self.pipe, self.codec, order, self.sampling)
+    def generate(self, spec: ImageSpec) -> Image.Image:
+        return generate(self.pipe, self.codec, spec, self.sampling)
 
-    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
-        secrets = np.stack([order.secret for order in orders])
+    def generate_all(self, specs: Sequence[ImageSpec]) -> list[Image.Image]:
+        secrets = np.stack([spec.secret for spec in specs])
         with watermark(self.pipe, self.codec, secrets, self.sampling.strength, self.injection, pixel=False):
             output = self.pipe(
-                [order.prompt for order in orders],
+                [spec.prompt for spec in specs],
                 num_inference_steps=self.sampling.steps,
                 guidance_scale=self.sampling.guidance,
-                generator=[torch.Generator("cpu").manual_seed(order.seed) for order in orders],
+                generator=[torch.Generator("cpu").manual_seed(spec.seed) for spec in specs],
             )
         return output.images
 

@@ -19,7 +19,7 @@ from diffmark.baselines.base import Method
 from diffmark.images import read_image
 from diffmark.latent.bridge import Trajectory, ddim_inversion, denoiser_of, sampler_trajectory
 from diffmark.latent.vae import encode
-from diffmark.mark.generation import Order, Sampling
+from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.provenance import weights_digest
 
 
@@ -35,27 +35,27 @@ class InversionMethod(Method):
         self.side = pipe.unet.config.sample_size
         self.channels = pipe.vae.config.latent_channels
 
-    def start(self, order: Order) -> Tensor:
+    def start(self, spec: ImageSpec) -> Tensor:
         """The z_T that the pipeline itself would draw for this seed, (1, C, h, w)."""
-        generator = torch.Generator("cpu").manual_seed(order.seed)
+        generator = torch.Generator("cpu").manual_seed(spec.seed)
         return torch.randn(1, self.channels, self.side, self.side, generator=generator)
 
-    def paint(self, orders: Sequence[Order], latents: Tensor, **more: Any) -> list[Image.Image]:
+    def paint(self, specs: Sequence[ImageSpec], latents: Tensor, **more: Any) -> list[Image.Image]:
         """The pipeline's pictures from these z_T, (B, C, h, w)."""
         steps, guidance = self.sampling.steps, self.sampling.guidance
         settings = {"num_inference_steps": steps, "guidance_scale": guidance, "latents": latents}
-        return self.pipe([order.prompt for order in orders], **settings, **more).images
+        return self.pipe([spec.prompt for spec in specs], **settings, **more).images
 
     @abstractmethod
-    def imprint(self, latents: Tensor, order: Order) -> Tensor:
-        """Latents with the mark of an order's secret, (B, C, h, w)."""
+    def imprint(self, latents: Tensor, spec: ImageSpec) -> Tensor:
+        """Latents with the mark of a spec's secret, (B, C, h, w)."""
 
-    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
-        """The marked pictures of some orders in one batch."""
-        return self.paint(orders, torch.cat([self.imprint(self.start(order), order) for order in orders]))
+    def generate_all(self, specs: Sequence[ImageSpec]) -> list[Image.Image]:
+        """The marked pictures of some specs in one batch."""
+        return self.paint(specs, torch.cat([self.imprint(self.start(spec), spec) for spec in specs]))
 
-    def generate(self, order: Order) -> Image.Image:
-        return self.generate_all([order])[0]
+    def generate(self, spec: ImageSpec) -> Image.Image:
+        return self.generate_all([spec])[0]
 
     def state(self, images: Sequence[Image.Image]) -> Tensor:
         return self.invert(images, self.time)
@@ -89,7 +89,7 @@ class InversionMethod(Method):
         steps = len(self.trajectory.timesteps)
         run = {"sampling": asdict(self.sampling), "inversion_steps": steps, "time": self.time}
         blank = torch.zeros(1, self.channels, self.side, self.side)
-        mark = self.imprint(blank, Order("", np.ones(self.bits, np.uint8), 0))
+        mark = self.imprint(blank, ImageSpec("", np.ones(self.bits, np.uint8), 0))
         return {"method": self.name, **run, "mark": hashlib.sha256(mark.numpy().tobytes()).hexdigest()}
 
     def reader(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from diffmark.baselines.inversion import InversionMethod, from_spectrum, key_noise, radii, spectrum
-from diffmark.mark.generation import Order
+from diffmark.mark.generation import ImageSpec
 from diffmark.secret import Bits
 
 FIRST, LAST = 3, 13
@@ -41,10 +41,10 @@ class RingID(InversionMethod):
             pattern[self.ring == FIRST + index] = self.value * (2 * int(bit) - 1)
         return pattern
 
-    def imprint(self, latents: Tensor, order: Order) -> Tensor:
+    def imprint(self, latents: Tensor, spec: ImageSpec) -> Tensor:
         marked, latents = spectrum(latents), latents.clone()
         on_ring = (self.ring >= FIRST) & self.disc
-        marked[0, -1, on_ring] = self.rings(order.secret)[on_ring]
+        marked[0, -1, on_ring] = self.rings(spec.secret)[on_ring]
         marked[0, 0, self.disc] = self.noise[self.disc]
         latents[:, [0, -1]] = from_spectrum(marked)[:, [0, -1]]
         return latents

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffmark.baselines.inversion import RingMethod, key_noise, ring_pattern
-from diffmark.mark.generation import Order
+from diffmark.mark.generation import ImageSpec
 
 
 class ShallowDiffuse(RingMethod):
@@ -39,15 +39,15 @@ class ShallowDiffuse(RingMethod):
         drawn = torch.fft.fft2(key_noise(self.side, key_seed))
         self.mask, self.pattern = ring_pattern(drawn, min(radius, self.side // 2 - 1))
 
-    def imprint(self, latents: Tensor, order: Order | None = None) -> Tensor:
-        """Latents at the time of the mark with the pattern in their spectrum; the same for all orders."""
+    def imprint(self, latents: Tensor, spec: ImageSpec | None = None) -> Tensor:
+        """Latents at the time of the mark with the pattern in their spectrum; the same for all specs."""
         marked = torch.fft.fft2(latents[:, self.channel])
         marked[:, self.mask] = self.pattern[self.mask]
         latents = latents.clone()
         latents[:, self.channel] = torch.fft.ifft2(marked).real
         return latents
 
-    def generate_all(self, orders: Sequence[Order]) -> list[Image.Image]:
+    def generate_all(self, specs: Sequence[ImageSpec]) -> list[Image.Image]:
         trained = self.pipe.scheduler.config.num_train_timesteps
 
         def mark(pipe: Any, step: int, timestep: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -57,8 +57,8 @@ class ShallowDiffuse(RingMethod):
                 tensors["latents"] = self.imprint(tensors["latents"])
             return tensors
 
-        starts = torch.cat([self.start(order) for order in orders])
-        return self.paint(orders, starts, callback_on_step_end=mark)
+        starts = torch.cat([self.start(spec) for spec in specs])
+        return self.paint(specs, starts, callback_on_step_end=mark)
 
     def transform(self, latents: Tensor) -> Tensor:
         return torch.fft.fft2(latents)

@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from diffmark.baselines.base import Method
 from diffmark.baselines.weights import baseline_folder, conv, to_image, to_pixels
-from diffmark.mark.generation import Order, Sampling
+from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.provenance import weights_digest
 from diffmark.secret import Bits
 from diffmark.vista.autoencoder import PatchAutoencoder
@@ -126,12 +126,12 @@ class StableSignature(Method):
         return self.key
 
     @torch.no_grad()
-    def generate(self, order: Order) -> Image.Image:
+    def generate(self, spec: ImageSpec) -> Image.Image:
         latents = self.pipe(
-            order.prompt,
+            spec.prompt,
             num_inference_steps=self.sampling.steps,
             guidance_scale=self.sampling.guidance,
-            generator=torch.Generator("cpu").manual_seed(order.seed),
+            generator=torch.Generator("cpu").manual_seed(spec.seed),
             output_type="latent",
         ).images
         return self.finish(latents, self.key[None])[0]

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from diffmark.baselines.inversion import RingMethod, from_spectrum, key_noise, ring_pattern, spectrum
-from diffmark.mark.generation import Order
+from diffmark.mark.generation import ImageSpec
 
 
 class TreeRing(RingMethod):
@@ -30,7 +30,7 @@ class TreeRing(RingMethod):
         self.mask, rings = ring_pattern(drawn, min(radius, self.side // 2 - 1))
         self.pattern = (rings.abs() * rings.real.sign()).to(rings.dtype)
 
-    def imprint(self, latents: Tensor, order: Order) -> Tensor:
+    def imprint(self, latents: Tensor, spec: ImageSpec) -> Tensor:
         marked, latents = spectrum(latents[:, self.channel]), latents.clone()
         marked[:, self.mask] = self.pattern[self.mask]
         latents[:, self.channel] = from_spectrum(marked)

@@ -69,11 +69,11 @@ def evaluate(
 ) -> None:
     """Measure methods on one model in one run; a run that was stopped goes on where it was."""
     from diffmark.evaluation.experiments import EXPERIMENTS
-    from diffmark.evaluation.lab import Extent, Lab
-    from diffmark.evaluation.meter import Meter, Prices
+    from diffmark.evaluation.harness import Extent, Harness
+    from diffmark.evaluation.image_model import ImageModel
     from diffmark.evaluation.report import write_report
     from diffmark.evaluation.results import count_work, run
-    from diffmark.evaluation.studio import Studio
+    from diffmark.evaluation.timing import Costs, WorkTimer
     from diffmark.mark.generation import Sampling
     from diffmark.mark.loading import default_guidance
     from diffmark.provenance import command_line
@@ -83,39 +83,39 @@ def evaluate(
         pipe.unet.compile()
     sampling = Sampling(steps, guidance or default_guidance(model))
     others = {
-        name: Studio(cache, other, name, few_steps(other, sampling))
+        name: ImageModel(cache, other, name, few_steps(other, sampling))
         for name, other in load_siblings(siblings, model).items()
     }
-    lab = Lab(
-        Studio(cache, pipe, model, sampling),
+    harness = Harness(
+        ImageModel(cache, pipe, model, sampling),
         load_methods(methods, pipe, codec, sampling),
         Extent.quick() if quick else Extent(),
         photographs,
         siblings=others,
         training=training,
     )
-    lab.attacks |= {attack.name: attack for attack in load_attacks(lab, surrogate)}
+    harness.attacks |= {attack.name: attack for attack in load_attacks(harness, surrogate)}
     names = list(EXPERIMENTS) if experiments == ["all"] else experiments
-    prices, counts = Prices(cache / "times.json"), count_work(names, lab)
+    costs, counts = Costs(cache / "times.json"), count_work(names, harness)
     if estimate:
-        return show_estimate(counts, prices)
-    meter = Meter(
-        prices, sum(count * prices.each(what) for work in counts.values() for what, count in work.items())
+        return show_estimate(counts, costs)
+    timer = WorkTimer(
+        costs, sum(count * costs.each(what) for work in counts.values() for what, count in work.items())
     )
-    for studio in (lab.studio, *others.values()):
-        studio.meter = meter
+    for each in (harness.model, *others.values()):
+        each.timer = timer
     for name in names:
-        rows = run(name, lab, out, command_line())
-        meter.bar.write(f"{name}: {len(rows)} rows in {out / name}.json", file=sys.stdout)
-    meter.close()
+        rows = run(name, harness, out, command_line())
+        timer.bar.write(f"{name}: {len(rows)} rows in {out / name}.json", file=sys.stdout)
+    timer.close()
     typer.echo(f"report: {write_report(out)}")
 
 
-def show_estimate(counts: Any, prices: Any) -> None:
+def show_estimate(counts: Any, costs: Any) -> None:
     """A line an experiment, from times that earlier runs measured."""
-    from diffmark.evaluation.meter import estimate
+    from diffmark.evaluation.timing import estimate
 
-    rows = estimate(counts, prices)
+    rows = estimate(counts, costs)
     for row in rows:
         mostly = f"mostly {row['mostly']} at {row['seconds_each']:g} s" if "mostly" in row else ""
         typer.echo(f"{row['experiment']:16} {row['cpu_hours']:8.2f} CPU hours  {mostly}")
@@ -153,13 +153,13 @@ def load_siblings(names: str | None, model: str) -> dict[str, Any]:
     return {name: quiet_pipeline(name) for name in chosen}
 
 
-def load_attacks(lab: Any, surrogate: str | None) -> list[Any]:
+def load_attacks(harness: Any, surrogate: str | None) -> list[Any]:
     """Attacks that use a model: regeneration by compression and by a surrogate, gradients."""
     from diffmark.attacks.adversarial import against_features, against_vae
     from diffmark.attacks.regeneration import compression_attack, diffusion_attacks
 
     attacks = [compression_attack()]
-    pipes = {name: studio.pipe for name, studio in lab.siblings.items()}
+    pipes = {name: model.pipe for name, model in harness.siblings.items()}
     pipes = {name: pipe for name, pipe in pipes.items() if type(pipe.scheduler).__name__ != "LCMScheduler"}
     if surrogate is not None:
         pipes = {surrogate: pipes.get(surrogate) or quiet_pipeline(surrogate)}
@@ -171,10 +171,10 @@ def load_attacks(lab: Any, surrogate: str | None) -> list[Any]:
             "regen_diffusion and rinse_2x are left out: no other model of the family; name a --surrogate",
             err=True,
         )
-    backbone = lab.backbone
+    backbone = harness.backbone
     return [
         *attacks,
-        against_vae(lab.studio.pipe.vae),
+        against_vae(harness.model.pipe.vae),
         against_features(backbone.pooled, backbone.name, backbone.weights),
     ]
 

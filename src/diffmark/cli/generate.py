@@ -78,7 +78,7 @@ def generate(
     from diffmark.detection.joint import LATENT
     from diffmark.latent.codec import Codec
     from diffmark.latent.vae import fits
-    from diffmark.mark.generation import Order, Sampling, generate_into
+    from diffmark.mark.generation import ImageSpec, Sampling, generate_into
     from diffmark.mark.loading import default_guidance, default_steps, load_pipeline
     from diffmark.pixel.codec import PixelCodec
     from diffmark.progress import track
@@ -115,14 +115,14 @@ def generate(
         secrets = secrets_for(
             len(prompts_of_all), length, secret, principal, scheme, account, keys, "generate"
         )
-        orders = [
-            Order(text, bits, seed + i, account)
+        specs = [
+            ImageSpec(text, bits, seed + i, account)
             for i, (text, bits) in enumerate(zip(prompts_of_all, secrets, strict=True))
         ]
         if finish and keys is not None:
-            keys.manifests.check(order.secret for order in orders)
-        made = generate_into(out, pipe, loaded, orders, sampling, made_by, finish, pixel)
-        for record in track(made, "generating", len(orders)):
+            keys.manifests.check(spec.secret for spec in specs)
+        made = generate_into(out, pipe, loaded, specs, sampling, made_by, finish, pixel)
+        for record in track(made, "generating", len(specs)):
             line = f"{out / record['file']}  secret {record['secret']}  seed {record['seed']}  {record['prompt']}"
             typer.echo(json.dumps(record) if as_json else line)
 

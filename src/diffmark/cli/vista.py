@@ -67,12 +67,12 @@ def sheet(
     """Generate a contact sheet of the first pictures that `evaluate` measures, and print their prompts."""
     from PIL import Image
 
-    from diffmark.evaluation.studio import FIRST_SEED, unseen_orders
+    from diffmark.evaluation.image_model import FIRST_SEED, unseen_specs
     from diffmark.mark.loading import default_guidance, default_steps
     from diffmark.vista import load_pipeline
     from diffmark.vista.evaluation import contact_sheet, generate
 
-    prompts = [order.prompt for order in unseen_orders(count)]
+    prompts = [spec.prompt for spec in unseen_specs(count)]
     steps, guidance = steps or default_steps(name), guidance or default_guidance(name)
     pictures = generate(load_pipeline(name), prompts, steps, guidance, seed=FIRST_SEED)
     Image.fromarray(contact_sheet(list(pictures))).save(out)
@@ -101,23 +101,23 @@ def evaluate(
     from tqdm import tqdm
 
     from diffmark.evaluation.batches import batches
-    from diffmark.evaluation.studio import BATCH, FIRST_SEED, Studio, scene_of, unseen_orders
+    from diffmark.evaluation.image_model import BATCH, FIRST_SEED, ImageModel, scene_of, unseen_specs
     from diffmark.mark.generation import Sampling
     from diffmark.mark.loading import default_guidance, default_steps
     from diffmark.vista import load_classifier, load_pipeline, model_digest
     from diffmark.vista.evaluation import evaluate_pictures, seconds_per_image
 
     sampling = Sampling(steps or default_steps(name), guidance or default_guidance(name))
-    orders, pipeline = unseen_orders(count), load_pipeline(name)
+    specs, pipeline = unseen_specs(count), load_pipeline(name)
     pipeline.set_progress_bar_config(disable=True)
     if compile_unet:
         pipeline.unet.compile()
-    studio = Studio(cache, pipeline, name, sampling)
-    parts = tqdm(list(batches(orders, BATCH)), "generating", disable=None)
-    pictures = [np.asarray(image) for part in parts for image in studio.plain(part)]
-    scores = evaluate_pictures(pictures, [scene_of(order) for order in orders], load_classifier())
+    model = ImageModel(cache, pipeline, name, sampling)
+    parts = tqdm(list(batches(specs, BATCH)), "generating", disable=None)
+    pictures = [np.asarray(image) for part in parts for image in model.plain(part)]
+    scores = evaluate_pictures(pictures, [scene_of(spec) for spec in specs], load_classifier())
     scores["seconds_per_image"] = seconds_per_image(
-        load_pipeline(name), orders[0].prompt, sampling.steps, sampling.guidance
+        load_pipeline(name), specs[0].prompt, sampling.steps, sampling.guidance
     )
     config = {"model": name, "digest": model_digest(name), "count": count, "steps": sampling.steps,
               "guidance": sampling.guidance, "first_seed": FIRST_SEED}  # fmt: skip

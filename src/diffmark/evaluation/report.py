@@ -11,7 +11,7 @@ from typing import Any
 
 from diffmark.evaluation.experiments import EXPERIMENTS
 from diffmark.evaluation.figures import FIGURES
-from diffmark.evaluation.lab import Row
+from diffmark.evaluation.harness import Row
 from diffmark.evaluation.tables import columns_of, label, shown, spread
 
 TITLES = {

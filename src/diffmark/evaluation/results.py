@@ -11,54 +11,54 @@ from pathlib import Path
 from typing import Any
 
 from diffmark.evaluation.experiments import EXPERIMENTS
-from diffmark.evaluation.lab import Lab, Row
-from diffmark.evaluation.meter import DryMemory, DryMeter
-from diffmark.evaluation.studio import Studio, settings
+from diffmark.evaluation.harness import Harness, Row
+from diffmark.evaluation.image_model import ImageModel, settings
 from diffmark.evaluation.tables import spread
+from diffmark.evaluation.timing import DryCache, WorkCounter
 from diffmark.provenance import provenance
 
 
-def run(name: str, lab: Lab, folder: Path, command: str = "") -> list[Row]:
+def run(name: str, harness: Harness, folder: Path, command: str = "") -> list[Row]:
     """Run one experiment and write NAME.json and NAME.csv; `command` is what the user typed for it."""
     _check(name)
-    lab.meter.bar.set_description(name)
-    rows = list(EXPERIMENTS[name](lab))
+    harness.timer.bar.set_description(name)
+    rows = list(EXPERIMENTS[name](harness))
     config = {
-        "extent": asdict(lab.extent),
-        "methods": [m.fingerprint() for m in lab.methods],
-        "siblings": list(lab.siblings),
-        "attacks": {attack.name: attack.by for attack in lab.attacks.values()},
-        "photographs": len(lab.photograph_paths),
-        **settings(lab.studio),
+        "extent": asdict(harness.extent),
+        "methods": [m.fingerprint() for m in harness.methods],
+        "siblings": list(harness.siblings),
+        "attacks": {attack.name: attack.by for attack in harness.attacks.values()},
+        "photographs": len(harness.photograph_paths),
+        **settings(harness.model),
     }
     folder.mkdir(parents=True, exist_ok=True)
     document = {**provenance(command, config), "rows": rows}
     (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
     write_csv(folder / f"{name}.csv", rows)
-    lab.meter.prices.save()
+    harness.timer.costs.save()
     return rows
 
 
-def count_work(names: Sequence[str], lab: Lab) -> dict[str, Counter[str]]:
+def count_work(names: Sequence[str], harness: Harness) -> dict[str, Counter[str]]:
     """What each experiment has still to do, in this order: images to generate, to attack, to read ..."""
-    memory = DryMemory(lab.studio.folder, lab.studio.blank)
-    studios = {name: _dry(studio, memory) for name, studio in lab.siblings.items()}
-    dry = replace(lab, studio=_dry(lab.studio, memory), siblings=studios)
+    cache = DryCache(harness.model.folder, harness.model.blank)
+    siblings = {name: _dry(model, cache) for name, model in harness.siblings.items()}
+    dry = replace(harness, model=_dry(harness.model, cache), siblings=siblings)
     counts = {}
     for name in names:
         _check(name)
-        meter = DryMeter()
-        for studio in (dry.studio, *studios.values()):
-            studio.meter = meter
+        timer = WorkCounter()
+        for model in (dry.model, *siblings.values()):
+            model.timer = timer
         for _ in EXPERIMENTS[name](dry):
             pass
-        counts[name] = meter.counts
+        counts[name] = timer.counts
     return counts
 
 
-def _dry(studio: Studio, memory: DryMemory) -> Studio:
-    dry: Any = replace(studio)
-    dry.__dict__["memory"] = memory  # in place of the cached property
+def _dry(model: ImageModel, cache: DryCache) -> ImageModel:
+    dry: Any = replace(model)
+    dry.__dict__["cache"] = cache  # in place of the cached property
     return dry
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from diffmark.evaluation.memory import Memory
-from diffmark.evaluation.studio import painted_scenes
+from diffmark.evaluation.cache import Cache
+from diffmark.evaluation.image_model import painted_scenes
 from diffmark.vista.paint import PAINTER
 
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
@@ -39,9 +39,9 @@ def crop(paths: Sequence[Path], index: int, side: int = 256) -> Image.Image:
     return image.crop((x, y, x + size, y + size)).resize((side, side), Image.Resampling.LANCZOS)
 
 
-def scene(memory: Memory, index: int) -> Image.Image:
+def scene(cache: Cache, index: int) -> Image.Image:
     """The index-th unseen picture of the painter, painted once."""
-    return memory.remember_image({"scene": index, "painter": PAINTER}, lambda: next(painted_scenes(1, index)))
+    return cache.remember_image({"scene": index, "painter": PAINTER}, lambda: next(painted_scenes(1, index)))
 
 
 def _pictures(folder: Path) -> list[Path]:

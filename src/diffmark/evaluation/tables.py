@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffmark.evaluation.lab import Row
+from diffmark.evaluation.harness import Row
 
 LABELS = {
     "ber_std": "BER, deviation",

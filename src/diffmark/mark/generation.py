@@ -22,7 +22,7 @@ from diffmark.secret import Bits, to_hex
 
 
 @dataclass(frozen=True)
-class Order:
+class ImageSpec:
     """One image to make. An account is recorded with payload secrets."""
 
     prompt: str
@@ -45,12 +45,12 @@ class Sampling:
 def generate(
     pipe: Any,
     codec: Codec | None,
-    order: Order,
+    spec: ImageSpec,
     sampling: Sampling | None = None,
     on_step: Callable[[], None] | None = None,
     pixel: PixelCodec | None = None,
 ) -> Any:
-    """The PIL image of one order, marked in its latents, in its pixels, or both: by the codecs that are given.
+    """The PIL image of one spec, marked in its latents, in its pixels, or both: by the codecs that are given.
 
     `on_step` is called after each step; what it raises ends the work.
     """
@@ -59,16 +59,16 @@ def generate(
     sampling = sampling or Sampling()
     marking: AbstractContextManager[Any] = nullcontext()
     if codec is not None:
-        marking = watermark(pipe, codec, order.secret, sampling.strength, sampling.injection, pixel=False)
+        marking = watermark(pipe, codec, spec.secret, sampling.strength, sampling.injection, pixel=False)
     options: dict[str, Any] = {}
-    if order.negative_prompt:
-        options["negative_prompt"] = order.negative_prompt
+    if spec.negative_prompt:
+        options["negative_prompt"] = spec.negative_prompt
     if on_step:
         options["callback_on_step_end"] = lambda pipe, step, time, values: on_step() or values
-    generator = torch.Generator("cpu").manual_seed(order.seed)  # the same image on every device
+    generator = torch.Generator("cpu").manual_seed(spec.seed)  # the same image on every device
     with marking:
         output = pipe(
-            order.prompt,
+            spec.prompt,
             num_inference_steps=sampling.steps,
             guidance_scale=sampling.guidance,
             generator=generator,
@@ -76,23 +76,23 @@ def generate(
         )
     if any(getattr(output, "nsfw_content_detected", None) or ()):
         raise UnmarkableError(
-            f"the safety checker blacked out the image of {order.prompt!r}: it carries no mark"
+            f"the safety checker blacked out the image of {spec.prompt!r}: it carries no mark"
         )
     image = output.images[0]
-    return image if pixel is None else pixel.embed(image, order.secret).image
+    return image if pixel is None else pixel.embed(image, spec.secret).image
 
 
 def generate_into(
     folder: str | Path,
     pipe: Any,
     codec: Codec | None,
-    orders: Iterable[Order],
+    specs: Iterable[ImageSpec],
     sampling: Sampling | None = None,
     provenance: dict[str, Any] | None = None,
     finish: Callable[[Path, Bits, str], dict[str, Any]] | None = None,
     pixel: PixelCodec | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Make each order's image in `folder` and yield its record, which is also a line of images.jsonl.
+    """Make each spec's image in `folder` and yield its record, which is also a line of images.jsonl.
 
     The image is complete before its line is written, and the line is on disk before the next image starts.
     Images that are there already are kept: new ones take the next numbers. `finish` gets each image's file, secret
@@ -105,19 +105,19 @@ def generate_into(
         latent["strength"] = sampling.strength
         latent["injection"] = asdict(sampling.injection or codec.config.injection)
     first = 1 + max((int(path.stem) for path in folder.glob("*.png") if path.stem.isdigit()), default=-1)
-    for number, order in enumerate(orders, start=first):
-        image = generate(pipe, codec, order, sampling, pixel=pixel)
+    for number, spec in enumerate(specs, start=first):
+        image = generate(pipe, codec, spec, sampling, pixel=pixel)
         path = folder / f"{number:05d}.png"
         partial = path.with_suffix(".part")
         image.save(partial, "PNG")
-        added = finish(partial, order.secret, "image/png") if finish else {}
+        added = finish(partial, spec.secret, "image/png") if finish else {}
         os.replace(partial, path)
         record = {
             "file": path.name,
-            "prompt": order.prompt,
-            "secret": to_hex(order.secret),
-            "account": order.account,
-            "seed": order.seed,
+            "prompt": spec.prompt,
+            "secret": to_hex(spec.secret),
+            "account": spec.account,
+            "seed": spec.seed,
             "steps": sampling.steps,
             "guidance": sampling.guidance,
             **latent,

@@ -12,7 +12,7 @@ from typing import Any
 from diffmark.latent.codec import Codec
 from diffmark.latent.vae import fits
 from diffmark.mark.context import watermark
-from diffmark.mark.generation import Order, Sampling, generate
+from diffmark.mark.generation import ImageSpec, Sampling, generate
 from diffmark.mark.loading import default_guidance, load_pipeline
 from diffmark.pixel.codec import PixelCodec
 from diffmark.secret import Bits
@@ -48,14 +48,14 @@ class Painter:
     def paint(self, request: GenerateRequest, key: str, secret: Bits, deadline: float) -> Painting:
         """The image of a request; TimeoutError at the first step after the deadline (monotonic seconds)."""
         seed = secrets.randbits(32) if request.seed is None else request.seed
-        order = Order(request.prompt, secret, seed, negative_prompt=request.negative_prompt)
+        spec = ImageSpec(request.prompt, secret, seed, negative_prompt=request.negative_prompt)
         guidance = default_guidance(self.model) if request.guidance is None else request.guidance
 
         def check() -> None:
             if time.monotonic() > deadline:
                 raise TimeoutError
 
-        image = generate(self.pipe, self.codec, order, Sampling(request.steps, guidance), check, self.pixel)
+        image = generate(self.pipe, self.codec, spec, Sampling(request.steps, guidance), check, self.pixel)
         buffer = io.BytesIO()
         image.save(buffer, "PNG")
         return Painting(buffer.getvalue(), key, seed)

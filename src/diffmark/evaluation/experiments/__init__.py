@@ -1,4 +1,4 @@
-"""One small file an experiment; each is a function of a Lab that yields rows.
+"""One small file an experiment; each is a function of a Harness that yields rows.
 
 The first line of its docstring heads its part of the report.
 """
@@ -16,7 +16,7 @@ from diffmark.evaluation.experiments.robustness import robustness
 from diffmark.evaluation.experiments.signal import signal
 from diffmark.evaluation.experiments.strength import strength
 from diffmark.evaluation.experiments.transfer import transfer
-from diffmark.evaluation.lab import Experiment
+from diffmark.evaluation.harness import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
     "clean": clean,

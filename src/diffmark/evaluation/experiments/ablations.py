@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffmark.evaluation.lab import Lab, Row
+from diffmark.evaluation.harness import Harness, Row
 
 GROUPS = {
     "bridge": ("steps of the bridge", "4"),
@@ -18,9 +18,9 @@ GROUPS = {
 """Of the first word of a name: what is asked, and the answer of the base."""
 
 
-def ablations(lab: Lab) -> Iterator[Row]:
+def ablations(harness: Harness) -> Iterator[Row]:
     """Bit accuracy, worst attack and PSNR of codecs that differ from the base in one thing each, group by group."""
-    folder = lab.results / "ablations"
+    folder = harness.results / "ablations"
     for head, (question, of_base) in GROUPS.items():
         paths = sorted(folder.glob(f"{head}_*.json"))
         if paths and (folder / "base.json").exists():

@@ -18,32 +18,32 @@ from PIL import Image
 
 from diffmark.baselines.base import Method
 from diffmark.evaluation.batches import batches
-from diffmark.evaluation.lab import Lab, Row
-from diffmark.evaluation.memory import Recipe
+from diffmark.evaluation.cache import Recipe
+from diffmark.evaluation.harness import Harness, Row
 from diffmark.evaluation.metrics import bit_figures, psnr
-from diffmark.mark.generation import Order
+from diffmark.mark.generation import ImageSpec
 
 NUMBERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 SPACES = ("pixels", "latents")
 
 
-def averaging(lab: Lab) -> Iterator[Row]:
+def averaging(harness: Harness) -> Iterator[Row]:
     """Removal and forgery with the average of n images, in pixels and in latents; one secret, or fresh ones."""
-    pool, victims = lab.extent.pool, lab.extent.victims
-    for method in (method for method in lab.methods if not method.has_one_key and not method.repaints):
+    pool, victims = harness.extent.pool, harness.extent.victims
+    for method in (method for method in harness.methods if not method.has_one_key and not method.repaints):
         for fixed in (True, False):
-            seen = lab.orders(pool, fixed_secret=fixed)
-            last = lab.orders(victims, first=pool, fixed_secret=fixed)
-            secrets = lab.secrets(method, last)
+            seen = harness.specs(pool, fixed_secret=fixed)
+            last = harness.specs(victims, first=pool, fixed_secret=fixed)
+            secrets = harness.secrets(method, last)
             marked, targets = (
-                lab.marked(method, last),
-                lab.plain(lab.orders(victims, first=pool + victims)),
+                harness.marked(method, last),
+                harness.plain(harness.specs(victims, first=pool + victims)),
             )
             for space in SPACES:
-                for number, mark in _estimates(lab, method, seen, space):
+                for number, mark in _estimates(harness, method, seen, space):
                     for aim, images, sign in (("remove", marked, -1), ("forge", targets, 1)):
-                        changed = _shifted(lab, images, sign * mark, space)
-                        found = lab.read(method, changed, secrets)
+                        changed = _shifted(harness, images, sign * mark, space)
+                        found = harness.read(method, changed, secrets)
                         row: Row = {"method": method.name, "secrets": "one" if fixed else "fresh"}
                         row |= {"space": space, "aim": aim, "seen": number}
                         row |= bit_figures(found.margins, secrets)
@@ -54,7 +54,7 @@ def averaging(lab: Lab) -> Iterator[Row]:
 
 
 def _estimates(
-    lab: Lab, method: Method, seen: list[Order], space: str
+    harness: Harness, method: Method, seen: list[ImageSpec], space: str
 ) -> Iterator[tuple[int, NDArray[np.float64]]]:
     """(n, mark) for each n: mean of n marked images less the mean of n unmarked ones."""
     half = len(seen) // 2
@@ -62,39 +62,39 @@ def _estimates(
     for number in (number for number in NUMBERS if number <= len(seen)):
         for part in batches(range(first, number), 50):
             chosen = slice(part[0], part[-1] + 1)
-            total = total + _difference(lab, method, seen[chosen], others[chosen], space)
+            total = total + _difference(harness, method, seen[chosen], others[chosen], space)
         first = number
         yield number, total / number
 
 
 def _difference(
-    lab: Lab, method: Method, seen: list[Order], others: list[Order], space: str
+    harness: Harness, method: Method, seen: list[ImageSpec], others: list[ImageSpec], space: str
 ) -> NDArray[np.float64]:
     """Sum of marked images less the sum of as many unmarked ones; kept, as it takes the encoding of them all."""
 
     def total(images: list[Image.Image]) -> NDArray[np.float64]:
         if space == "latents":
-            return lab.encoded(images).double().numpy().sum(axis=0)
+            return harness.encoded(images).double().numpy().sum(axis=0)
         return np.sum([np.asarray(image, np.float64) for image in images], axis=0)
 
-    recipe: Recipe = {"sum": space, "method": method.fingerprint(), "model": lab.studio.digest}
-    recipe |= {"orders": [(order.seed, order.secret[: method.bits].tolist()) for order in seen]}
-    recipe |= {"others": [order.seed for order in others]}
-    recipe |= {"sampling": [lab.studio.sampling.steps, lab.studio.sampling.guidance]}
-    kept = lab.memory.remember(
-        recipe, lambda: {"sum": total(lab.marked(method, seen)) - total(lab.plain(others))}
+    recipe: Recipe = {"sum": space, "method": method.fingerprint(), "model": harness.model.digest}
+    recipe |= {"specs": [(spec.seed, spec.secret[: method.bits].tolist()) for spec in seen]}
+    recipe |= {"others": [spec.seed for spec in others]}
+    recipe |= {"sampling": [harness.model.sampling.steps, harness.model.sampling.guidance]}
+    kept = harness.cache.remember(
+        recipe, lambda: {"sum": total(harness.marked(method, seen)) - total(harness.plain(others))}
     )
     return kept["sum"]
 
 
 def _shifted(
-    lab: Lab, images: Sequence[Image.Image], change: NDArray[np.float64], space: str
+    harness: Harness, images: Sequence[Image.Image], change: NDArray[np.float64], space: str
 ) -> list[Image.Image]:
     """Images with the change added: in pixels, or as what it does to the decoded latents."""
     if space == "pixels":
         return [add(image, change) for image in images]
-    z = lab.encoded(images)
-    before, after = lab.decoded(z), lab.decoded(z + torch.from_numpy(change).to(z))
+    z = harness.encoded(images)
+    before, after = harness.decoded(z), harness.decoded(z + torch.from_numpy(change).to(z))
     differences = [
         np.asarray(b, np.float64) - np.asarray(a, np.float64) for a, b in zip(before, after, strict=True)
     ]

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from diffmark.evaluation.lab import Lab, Row
+from diffmark.evaluation.harness import Harness, Row
 from diffmark.evaluation.metrics import share
-from diffmark.mark.generation import Order
+from diffmark.mark.generation import ImageSpec
 from diffmark.statistics import match_threshold, per_try
 
 COLLUDERS = (1, 2, 3, 5, 8)
@@ -25,25 +25,25 @@ INNOCENTS = 10**4  # of them, whose secrets are held against every mixture
 MIXTURES = (("mean", "pixels"), ("median", "pixels"), ("mean", "latents"))
 
 
-def collusion(lab: Lab) -> Iterator[Row]:
+def collusion(harness: Harness) -> Iterator[Row]:
     """k copies of one picture with k secrets, mixed: is one of the k named among a million accounts?"""
-    orders = lab.orders(lab.extent.victims)
-    for method in (method for method in lab.methods if not method.has_one_key and not method.costly):
+    specs = harness.specs(harness.extent.victims)
+    for method in (method for method in harness.methods if not method.has_one_key and not method.costly):
         try:
             needed = match_threshold(method.bits, per_try(RATE, ACCOUNTS))
         except ValueError:  # too few bits to name anybody among so many
             continue
-        copies = [_with_secrets(orders, number) for number in range(max(COLLUDERS))]
-        pictures = [lab.marked(method, some) for some in copies]
-        secrets = np.stack([lab.secrets(method, some) for some in copies])  # (k, N, bits)
+        copies = [_with_secrets(specs, number) for number in range(max(COLLUDERS))]
+        pictures = [harness.marked(method, some) for some in copies]
+        secrets = np.stack([harness.secrets(method, some) for some in copies])  # (k, N, bits)
         for count in COLLUDERS:
             for how, space in MIXTURES:
-                mixed = _mixed(lab, pictures[:count], how, space)
-                bits = lab.read(method, mixed, secrets[0]).margins > 0
+                mixed = _mixed(harness, pictures[:count], how, space)
+                bits = harness.read(method, mixed, secrets[0]).margins > 0
                 matches = (bits == secrets[:count]).sum(axis=2)  # (k, N)
                 row: Row = {"method": method.name, "colluders": count, "mixed": f"{how} of {space}"}
                 row |= {
-                    "images": len(orders),
+                    "images": len(specs),
                     "best_accuracy": float(matches.max(axis=0).mean() / method.bits),
                 }
                 row["someone_named"] = share((matches >= needed).any(axis=0))
@@ -52,16 +52,16 @@ def collusion(lab: Lab) -> Iterator[Row]:
                 yield row
 
 
-def _with_secrets(orders: list[Order], number: int) -> list[Order]:
+def _with_secrets(specs: list[ImageSpec], number: int) -> list[ImageSpec]:
     """The same pictures for the number-th account."""
     rng = np.random.default_rng([number, 555])
-    return [replace(o, secret=rng.integers(0, 2, len(o.secret)).astype(np.uint8)) for o in orders]
+    return [replace(o, secret=rng.integers(0, 2, len(o.secret)).astype(np.uint8)) for o in specs]
 
 
-def _mixed(lab: Lab, pictures: list[list[Image.Image]], how: str, space: str) -> list[Image.Image]:
+def _mixed(harness: Harness, pictures: list[list[Image.Image]], how: str, space: str) -> list[Image.Image]:
     if space == "latents":
-        z = torch.stack([lab.encoded(images) for images in pictures])
-        return lab.decoded(z.mean(dim=0))
+        z = torch.stack([harness.encoded(images) for images in pictures])
+        return harness.decoded(z.mean(dim=0))
     stacks = [
         np.stack([np.asarray(image, np.float64) for image in copies])
         for copies in zip(*pictures, strict=True)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diffmark.baselines.base import Method
-from diffmark.evaluation.lab import Lab, Reading, Row
+from diffmark.evaluation.harness import Harness, Reading, Row
 from diffmark.evaluation.metrics import RATES, bias_figures, share
 from diffmark.evaluation.negatives import sources, unmarked
 from diffmark.statistics import match_threshold
 
 
-def false_positives(lab: Lab) -> Iterator[Row]:
+def false_positives(harness: Harness) -> Iterator[Row]:
     """Unmarked images taken for marked at the exact thresholds, by source, clean and attacked.
 
     The rates hold for secrets drawn at random. Bits that lean to one side, or that go together, make them differ
     between secrets: `largest_lean` and `largest_correlation` are to be held against what chance alone would show.
     """
-    for method in (method for method in lab.methods if method.counts):
+    for method in (method for method in harness.methods if method.counts):
         every = []
-        for source in sources(lab):
+        for source in sources(harness):
             for attacked in (False, True):
-                reading = unmarked(lab, method, source, attacked)
+                reading = unmarked(harness, method, source, attacked)
                 every.append(reading)
                 yield {"method": method.name, "source": source, "attacked": attacked} | _figures(
                     method, reading

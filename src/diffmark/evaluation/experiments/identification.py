@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from diffmark.attacks import ATTACKS
-from diffmark.evaluation.lab import Lab, Row
+from diffmark.evaluation.harness import Harness, Row
 
 if TYPE_CHECKING:
     from diffmark.registry.experiment import Decoded
@@ -25,26 +25,26 @@ CASES = {
 LARGE, TRIALS, LARGE_TRIALS = 10**7, 5, 1
 
 
-def identification(lab: Lab) -> Iterator[Row]:
+def identification(harness: Harness) -> Iterator[Row]:
     """Closed-set top-1, and open-set naming at a family-wise error of 1e-6, against the number of keys."""
     from diffmark.registry.experiment import Decoded
 
-    for method in (method for method in lab.methods if method.bits == 64):
+    for method in (method for method in harness.methods if method.bits == 64):
         for case, attack in CASES.items():
             name, hardness = attack or (None, 0.0)
-            orders = lab.orders(lab.extent.attacked) if name else lab.clean_orders(method)
-            reading, _ = lab.reading(method, orders, ATTACKS[name] if name else None, hardness)
+            specs = harness.specs(harness.extent.attacked) if name else harness.clean_specs(method)
+            reading, _ = harness.reading(method, specs, ATTACKS[name] if name else None, hardness)
             logits = np.stack([-reading.margins / 2, reading.margins / 2], axis=-1).astype(np.float32)
             decoded = Decoded(case, logits, reading.secrets)
-            for size in lab.extent.keys:
+            for size in harness.extent.keys:
                 yield from (
-                    {"method": method.name, "case": case} | row for row in _searched(lab, decoded, size)
+                    {"method": method.name, "case": case} | row for row in _searched(harness, decoded, size)
                 )
 
 
-def _searched(lab: Lab, decoded: Decoded, size: int) -> list[Row]:
+def _searched(harness: Harness, decoded: Decoded, size: int) -> list[Row]:
     from diffmark.registry.experiment import run
 
     trials = LARGE_TRIALS if size >= LARGE else TRIALS
     what, count = f"search among {size:.0e} keys", len(decoded.logits) * trials
-    return lab.meter.do(what, count, lambda: list(run(decoded, [size], trials)), lambda: [])
+    return harness.timer.do(what, count, lambda: list(run(decoded, [size], trials)), lambda: [])

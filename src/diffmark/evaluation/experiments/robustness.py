@@ -7,7 +7,7 @@ from typing import Any
 
 from diffmark.attacks import Attack
 from diffmark.baselines.base import Method
-from diffmark.evaluation.lab import Lab, Row
+from diffmark.evaluation.harness import Harness, Row
 from diffmark.evaluation.metrics import bit_figures, share
 from diffmark.evaluation.negatives import negatives
 from diffmark.statistics import empirical_threshold
@@ -16,24 +16,24 @@ RATE = 1e-3  # exact threshold
 EMPIRICAL_RATE = 1e-2  # for methods without one; as many negatives as it needs are at hand for all
 
 
-def robustness(lab: Lab) -> Iterator[Row]:
+def robustness(harness: Harness) -> Iterator[Row]:
     """Every attack at every strength; TPR at FPR 0.1% (exact threshold) and 1% (threshold of the negatives)."""
-    for method in lab.methods:
-        unmarked = negatives(lab, method).scores
+    for method in harness.methods:
+        unmarked = negatives(harness, method).scores
         bound = (
             empirical_threshold(unmarked, EMPIRICAL_RATE) if len(unmarked) >= 10 / EMPIRICAL_RATE else None
         )
         kinds = ("distortion", "regeneration", "adversarial") + (
-            () if lab.is_compared(method) else ("everyday",)
+            () if harness.is_compared(method) else ("everyday",)
         )
-        for attack in (attack for attack in lab.attacks.values() if attack.kind in kinds):
-            for strength in lab.extent.strengths:
-                yield _row(lab, method, attack, strength, bound)
+        for attack in (attack for attack in harness.attacks.values() if attack.kind in kinds):
+            for strength in harness.extent.strengths:
+                yield _row(harness, method, attack, strength, bound)
 
 
-def _row(lab: Lab, method: Method, attack: Attack, strength: float, bound: float | None) -> Row:
-    count = lab.attacked_count(method, attack)
-    reading, psnr = lab.reading(method, lab.orders(count), attack, strength)
+def _row(harness: Harness, method: Method, attack: Attack, strength: float, bound: float | None) -> Row:
+    count = harness.attacked_count(method, attack)
+    reading, psnr = harness.reading(method, harness.specs(count), attack, strength)
     row: dict[str, Any] = {"method": method.name, "attack": attack.name, "kind": attack.kind, "by": attack.by}
     row |= {"strength": strength, "value": attack.value(strength), "unit": attack.unit, "images": count}
     if method.bits:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from diffmark.baselines.base import Method
 from diffmark.baselines.diffmark import DiffMark
-from diffmark.evaluation.lab import Lab, Row
+from diffmark.evaluation.harness import Harness, Row
 from diffmark.evaluation.metrics import psnr
 
 SHOWN = 3  # pictures of the first method; one of every other
@@ -21,16 +21,18 @@ POINTS = 300  # of a training curve
 CURVES = ("accuracy", "accuracy_noisy", "measured_accuracy", "measured_psnr", "delta_deviation", "loss")
 
 
-def signal(lab: Lab) -> Iterator[Row]:
+def signal(harness: Harness) -> Iterator[Row]:
     """Pictures with and without the mark; delta by channel and its spectrum; how training went."""
-    for number, method in enumerate(lab.methods):
-        orders = lab.orders(1 if number else min(SHOWN, lab.extent.victims))
-        for plain, marked, order in zip(lab.plain(orders), lab.marked(method, orders), orders, strict=True):
-            yield _pair(method, plain, marked, order.prompt)
+    for number, method in enumerate(harness.methods):
+        specs = harness.specs(1 if number else min(SHOWN, harness.extent.victims))
+        for plain, marked, spec in zip(
+            harness.plain(specs), harness.marked(method, specs), specs, strict=True
+        ):
+            yield _pair(method, plain, marked, spec.prompt)
         if isinstance(method, DiffMark):
             yield from _delta(method)
-    if lab.training is not None:
-        yield from _progression(lab)
+    if harness.training is not None:
+        yield from _progression(harness)
 
 
 def _pair(method: Method, plain: Image.Image, marked: Image.Image, prompt: str) -> Row:
@@ -64,12 +66,12 @@ def _delta(method: DiffMark) -> Iterator[Row]:
         yield row
 
 
-def _progression(lab: Lab) -> Iterator[Row]:
+def _progression(harness: Harness) -> Iterator[Row]:
     from diffmark.training.plotting import read_log
 
-    if lab.training is None:
+    if harness.training is None:
         return
-    lines = read_log(lab.training)
+    lines = read_log(harness.training)
     for name in CURVES:
         points = [(line["step"], line[name]) for line in lines if name in line]
         step = max(len(points) // POINTS, 1)

@@ -9,24 +9,24 @@ import numpy as np
 
 from diffmark.attacks import ATTACKS
 from diffmark.baselines.diffmark import DiffMark
-from diffmark.evaluation.lab import Lab, Row
+from diffmark.evaluation.harness import Harness, Row
 from diffmark.evaluation.metrics import bit_figures, psnr
 
 STRENGTHS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 CASES = {"clean": None, "JPEG 50": ("jpeg", 0.5), "noise 0.05": ("noise", 0.5)}
 
 
-def strength(lab: Lab) -> Iterator[Row]:
+def strength(harness: Harness) -> Iterator[Row]:
     """Bit accuracy against same-seed PSNR when delta is scaled."""
-    for method in (method for method in lab.methods if isinstance(method, DiffMark)):
-        orders = lab.orders(lab.extent.costly_attacked if method.repaints else lab.extent.attacked)
+    for method in (method for method in harness.methods if isinstance(method, DiffMark)):
+        specs = harness.specs(harness.extent.costly_attacked if method.repaints else harness.extent.attacked)
         for factor in STRENGTHS:
             sampling = replace(method.sampling, strength=factor)
-            scaled = DiffMark(lab.studio.pipe, method.detector, sampling, method.injection)
-            pairs = zip(lab.plain(orders), lab.marked(scaled, orders), strict=True)
+            scaled = DiffMark(harness.model.pipe, method.detector, sampling, method.injection)
+            pairs = zip(harness.plain(specs), harness.marked(scaled, specs), strict=True)
             row: Row = {"method": method.name, "delta_times": factor}
             row["psnr"] = float(np.mean([psnr(plain, marked) for plain, marked in pairs]))
             for case, attack in CASES.items():
                 name, hardness = attack or (None, 0.0)
-                reading, _ = lab.reading(scaled, orders, ATTACKS[name] if name else None, hardness)
+                reading, _ = harness.reading(scaled, specs, ATTACKS[name] if name else None, hardness)
                 yield row | {"case": case} | bit_figures(reading.margins, reading.secrets)

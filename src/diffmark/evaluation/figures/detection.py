@@ -16,7 +16,7 @@ from diffmark.evaluation.figures.canvas import (
     legend_below,
     whiskers,
 )
-from diffmark.evaluation.lab import Row
+from diffmark.evaluation.harness import Row
 
 
 def false_positives(rows: list[Row]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from diffmark.evaluation.figures.canvas import COLOURS, chance_line, distinct, grid, legend_below, whiskers
-from diffmark.evaluation.lab import Row
+from diffmark.evaluation.harness import Row
 
 AIMS = {"remove": "mark subtracted from marked images", "forge": "mark added to other images"}
 

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from diffmark.evaluation.figures.canvas import COLOURS, distinct, grid
-from diffmark.evaluation.lab import Row
+from diffmark.evaluation.harness import Row
 
 TITLES = {
     "plain": "unmarked",

@@ -17,7 +17,7 @@ Recipe = dict[str, Any]  # plain values: everything that the outcome depends on
 Arrays = dict[str, NDArray[Any]]
 
 
-class Memory:
+class Cache:
     """A folder of pictures and arrays; a run that was stopped finds there what it had."""
 
     def __init__(self, folder: Path) -> None:

@@ -22,16 +22,16 @@ from diffmark.attacks import ATTACKS, Attack
 from diffmark.baselines.base import Method
 from diffmark.evaluation.backbones import Backbone, find_backbone, scene_classifier
 from diffmark.evaluation.batches import batches
-from diffmark.evaluation.memory import Arrays, Memory, Recipe, picture_digest
-from diffmark.evaluation.meter import Meter
+from diffmark.evaluation.cache import Arrays, Cache, Recipe, picture_digest
+from diffmark.evaluation.image_model import ImageModel, unseen_specs
 from diffmark.evaluation.sources import crop, find_photographs, scene
-from diffmark.evaluation.studio import Studio, unseen_orders
+from diffmark.evaluation.timing import WorkTimer
 from diffmark.images import read_image
 from diffmark.latent.vae import encode
-from diffmark.mark.generation import Order
+from diffmark.mark.generation import ImageSpec
 
 Row = dict[str, Any]
-Experiment = Callable[["Lab"], Iterator[Row]]
+Experiment = Callable[["Harness"], Iterator[Row]]
 
 
 @dataclass(frozen=True)
@@ -100,25 +100,25 @@ class Reading:
 
 
 @dataclass
-class Lab:
+class Harness:
     """Passed to every experiment."""
 
-    studio: Studio
+    model: ImageModel
     methods: list[Method]
     extent: Extent = field(default_factory=Extent)
     photographs: Path | None = None
     attacks: dict[str, Attack] = field(default_factory=lambda: dict(ATTACKS))
-    siblings: dict[str, Studio] = field(default_factory=dict)  # other models of the family
+    siblings: dict[str, ImageModel] = field(default_factory=dict)  # other models of the family
     results: Path = Path("results")  # where published results lie, for plots of them
     training: Path | None = None  # the folder of the codec's training run
 
     @property
-    def meter(self) -> Meter:
-        return self.studio.meter
+    def timer(self) -> WorkTimer:
+        return self.model.timer
 
     @property
-    def memory(self) -> Memory:
-        return self.studio.memory
+    def cache(self) -> Cache:
+        return self.model.cache
 
     @cached_property
     def backbone(self) -> Backbone:
@@ -134,16 +134,16 @@ class Lab:
     def photograph_paths(self) -> list[Path]:
         return find_photographs(self.photographs)
 
-    def orders(self, count: int, first: int = 0, fixed_secret: bool = False) -> list[Order]:
+    def specs(self, count: int, first: int = 0, fixed_secret: bool = False) -> list[ImageSpec]:
         """Prompts, seeds and secrets that no training saw."""
-        return unseen_orders(count, first=first, fixed_secret=fixed_secret)
+        return unseen_specs(count, first=first, fixed_secret=fixed_secret)
 
-    def clean_orders(self, method: Method, fixed_secret: bool = False) -> list[Order]:
-        """Orders for figures without an attack: as many as the method's way of marking allows."""
+    def clean_specs(self, method: Method, fixed_secret: bool = False) -> list[ImageSpec]:
+        """Specs for figures without an attack: as many as the method's way of marking allows."""
         count = self.extent.compared if self.is_compared(method) else self.extent.marked
         if method.repaints:
             count = min(count, self.extent.repainted)
-        return self.orders(count, fixed_secret=fixed_secret)
+        return self.specs(count, fixed_secret=fixed_secret)
 
     def is_compared(self, method: Method) -> bool:
         """Whether a run is about another method, which is measured on more pictures."""
@@ -159,24 +159,24 @@ class Lab:
             count = min(count, extent.compared_adversarial if compared else extent.adversarial)
         return count
 
-    def secrets(self, method: Method, orders: Sequence[Order]) -> NDArray[np.uint8]:
-        """The bits that each order's picture carries, (N, bits)."""
-        return np.stack([method.carried(order.secret) for order in orders])
+    def secrets(self, method: Method, specs: Sequence[ImageSpec]) -> NDArray[np.uint8]:
+        """The bits that each spec's picture carries, (N, bits)."""
+        return np.stack([method.carried(spec.secret) for spec in specs])
 
     # --- work ------------------------------------------------------------------------------------------------
 
-    def plain(self, orders: Sequence[Order], studio: Studio | None = None) -> list[Image.Image]:
-        return (studio or self.studio).plain(orders)
+    def plain(self, specs: Sequence[ImageSpec], model: ImageModel | None = None) -> list[Image.Image]:
+        return (model or self.model).plain(specs)
 
     def marked(
-        self, method: Method, orders: Sequence[Order], studio: Studio | None = None
+        self, method: Method, specs: Sequence[ImageSpec], model: ImageModel | None = None
     ) -> list[Image.Image]:
-        return (studio or self.studio).marked(method, orders)
+        return (model or self.model).marked(method, specs)
 
     def attacked(
         self, attack: Attack, images: Sequence[Image.Image], strength: float, base_seed: int = 0
     ) -> list[Image.Image]:
-        return self.meter.do(
+        return self.timer.do(
             f"attack {attack.name}",
             len(images),
             lambda: attack.on_all(images, strength, base_seed),
@@ -185,15 +185,15 @@ class Lab:
 
     def scenes(self, count: int, first: int = 0) -> list[Image.Image]:
         def work() -> list[Image.Image]:
-            return [scene(self.memory, index) for index in range(first, first + count)]
+            return [scene(self.cache, index) for index in range(first, first + count)]
 
-        return self.meter.do("painted scene", count, work, lambda: [self.studio.blank] * count)
+        return self.timer.do("painted scene", count, work, lambda: [self.model.blank] * count)
 
     def crops(self, count: int, first: int = 0) -> list[Image.Image]:
         def work() -> list[Image.Image]:
             return [crop(self.photograph_paths, index) for index in range(first, first + count)]
 
-        return self.meter.do("crop of a photograph", count, work, lambda: [self.studio.blank] * count)
+        return self.timer.do("crop of a photograph", count, work, lambda: [self.model.blank] * count)
 
     def read(self, method: Method, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> Reading:
         """Decode and score."""
@@ -202,7 +202,7 @@ class Lab:
             rng = np.random.default_rng(0)
             return Reading(rng.normal(size=(len(images), method.bits)), rng.normal(size=len(images)), secrets)
 
-        return self.meter.do(
+        return self.timer.do(
             f"read by {method.name}", len(images), lambda: self._read(method, images, secrets), blank
         )
 
@@ -222,15 +222,15 @@ class Lab:
         """What a method reads from, found once for all methods that read from the same, (N, ...)."""
         shared = method.state_recipe()
         recipes = [shared | {"picture": picture_digest(image)} for image in images]
-        missing = [i for i, recipe in enumerate(recipes) if not self.memory.has(recipe, "npz")]
+        missing = [i for i, recipe in enumerate(recipes) if not self.cache.has(recipe, "npz")]
         for batch in batches(missing):
             for i, state in zip(batch, method.state([images[i] for i in batch]), strict=True):
-                self.memory.keep_arrays(recipes[i], {"state": state.float().cpu().numpy()})
-        return torch.from_numpy(np.stack([self.memory.arrays(recipe)["state"] for recipe in recipes]))
+                self.cache.keep_arrays(recipes[i], {"state": state.float().cpu().numpy()})
+        return torch.from_numpy(np.stack([self.cache.arrays(recipe)["state"] for recipe in recipes]))
 
     def encoded(self, images: Sequence[Image.Image]) -> Tensor:
         """Latents as the family's autoencoder sees the images, (N, C, h, w)."""
-        vae, device = self.studio.pipe.vae, self.studio.pipe.device
+        vae, device = self.model.pipe.vae, self.model.pipe.device
 
         @torch.no_grad()
         def work() -> Tensor:
@@ -240,29 +240,29 @@ class Lab:
                 parts.append(encode(vae, pixels.to(device)).float().cpu())
             return torch.cat(parts)
 
-        return self.meter.do(
-            "encode", len(images), work, lambda: torch.zeros(len(images), *self.studio.latent_shape)
+        return self.timer.do(
+            "encode", len(images), work, lambda: torch.zeros(len(images), *self.model.latent_shape)
         )
 
     def decoded(self, latents: Tensor) -> list[Image.Image]:
         """Pictures of latents, (N, C, h, w)."""
-        return [image for batch in latents.split(16) for image in self.studio.developed(batch)]
+        return [image for batch in latents.split(16) for image in self.model.decoded(batch)]
 
     # --- readings, kept --------------------------------------------------------------------------------------
 
     def reading(
         self,
         method: Method,
-        orders: Sequence[Order],
+        specs: Sequence[ImageSpec],
         attack: Attack | None = None,
         strength: float = 0.0,
-        studio: Studio | None = None,
+        model: ImageModel | None = None,
     ) -> tuple[Reading, float | None]:
         """Marked pictures, attacked, read; and the attack's mean PSNR, if it leaves the size alone."""
-        secrets, place = self.secrets(method, orders), studio or self.studio
+        secrets, place = self.secrets(method, specs), model or self.model
 
         def make() -> Arrays:
-            images = self.marked(method, orders, studio)
+            images = self.marked(method, specs, model)
             changed = images if attack is None else self.attacked(attack, images, strength)
             found = self.read(method, changed, secrets)
             return {"margins": found.margins, "scores": found.scores, "psnr": mean_psnr(images, changed)}
@@ -270,12 +270,12 @@ class Lab:
         recipe: Recipe = {
             "reading": method.fingerprint(),
             "model": place.digest,
-            "orders": orders_digest(orders),
+            "specs": specs_digest(specs),
         }
         if attack is not None:
             recipe |= {"attack": attack.name, "value": attack.value(strength), "by": _weights(attack)}
         recipe |= {"sampling": [place.sampling.steps, place.sampling.guidance], "reader": method.reader()}
-        kept = self.memory.remember(recipe, make)
+        kept = self.cache.remember(recipe, make)
         psnr = float(kept["psnr"])
         return Reading(kept["margins"], kept["scores"], secrets), psnr if np.isfinite(psnr) else None
 
@@ -290,8 +290,8 @@ def mean_psnr(images: Sequence[Image.Image], others: Sequence[Image.Image]) -> N
     return np.array(np.mean([psnr(a, b) for a, b in changed]) if changed else np.nan)
 
 
-def orders_digest(orders: Sequence[Order]) -> str:
-    text = "\n".join(f"{order.prompt}|{order.seed}|{order.secret.tobytes().hex()}" for order in orders)
+def specs_digest(specs: Sequence[ImageSpec]) -> str:
+    text = "\n".join(f"{spec.prompt}|{spec.seed}|{spec.secret.tobytes().hex()}" for spec in specs)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from diffmark.baselines.base import Method
 from diffmark.evaluation.batches import batches
-from diffmark.evaluation.memory import Memory, Recipe
-from diffmark.evaluation.meter import Meter
+from diffmark.evaluation.cache import Cache, Recipe
+from diffmark.evaluation.timing import WorkTimer
 from diffmark.latent.vae import decode
-from diffmark.mark.generation import Order, Sampling
+from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.provenance import weights_digest
 
 if TYPE_CHECKING:
@@ -29,18 +29,18 @@ BATCH = 8
 
 
 @dataclass
-class Studio:
+class ImageModel:
     """A pipeline, how it is run, and the folder where its pictures are kept."""
 
     folder: Path
     pipe: Any
-    model: str
+    name: str
     sampling: Sampling
-    meter: Meter = field(default_factory=Meter)
+    timer: WorkTimer = field(default_factory=WorkTimer)
 
     @cached_property
-    def memory(self) -> Memory:
-        return Memory(self.folder)
+    def cache(self) -> Cache:
+        return Cache(self.folder)
 
     @cached_property
     def digest(self) -> str:
@@ -59,85 +59,85 @@ class Studio:
         """What stands for a picture where work is only counted."""
         return Image.new("RGB", (8 * self.latent_shape[2], 8 * self.latent_shape[1]), "grey")
 
-    def latents(self, orders: Sequence[Order]) -> Tensor:
-        """z0 of each order without any mark, (N, C, h, w)."""
-        missing = [order for order in orders if not self.memory.has(self._unmarked(order), "npz")]
+    def latents(self, specs: Sequence[ImageSpec]) -> Tensor:
+        """z0 of each spec without any mark, (N, C, h, w)."""
+        missing = [spec for spec in specs if not self.cache.has(self._unmarked(spec), "npz")]
         for batch in batches(missing, BATCH):
-            for order, z0 in zip(batch, self._paint(batch), strict=True):
-                self.memory.keep_arrays(self._unmarked(order), {"z0": z0.float().cpu().numpy()})
-        kept = [self.memory.arrays(self._unmarked(order))["z0"] for order in orders]
+            for spec, z0 in zip(batch, self._generated(batch), strict=True):
+                self.cache.keep_arrays(self._unmarked(spec), {"z0": z0.float().cpu().numpy()})
+        kept = [self.cache.arrays(self._unmarked(spec))["z0"] for spec in specs]
         return torch.from_numpy(np.stack(kept))
 
-    def plain(self, orders: Sequence[Order]) -> list[Image.Image]:
-        """The picture of each order without any mark."""
-        missing = [order for order in orders if not self.memory.has(self._unmarked(order), "png")]
+    def plain(self, specs: Sequence[ImageSpec]) -> list[Image.Image]:
+        """The picture of each spec without any mark."""
+        missing = [spec for spec in specs if not self.cache.has(self._unmarked(spec), "png")]
         for batch in batches(missing, BATCH):
-            for order, image in zip(batch, self.developed(self.latents(batch)), strict=True):
-                self.memory.keep_image(self._unmarked(order), image)
-        return [self.memory.image(self._unmarked(order)) for order in orders]
+            for spec, image in zip(batch, self.decoded(self.latents(batch)), strict=True):
+                self.cache.keep_image(self._unmarked(spec), image)
+        return [self.cache.image(self._unmarked(spec)) for spec in specs]
 
-    def marked(self, method: Method, orders: Sequence[Order]) -> list[Image.Image]:
-        """The picture of each order with a method's mark, for the bits that the method carries of its secret."""
-        own = [replace(o, secret=method.carried(o.secret) if method.bits else o.secret) for o in orders]
-        missing = [order for order in own if not self.memory.has(self._of(method, order), "png")]
+    def marked(self, method: Method, specs: Sequence[ImageSpec]) -> list[Image.Image]:
+        """The picture of each spec with a method's mark, for the bits that the method carries of its secret."""
+        own = [replace(o, secret=method.carried(o.secret) if method.bits else o.secret) for o in specs]
+        missing = [spec for spec in own if not self.cache.has(self._of(method, spec), "png")]
         for batch in batches(missing, BATCH):
-            for order, image in zip(batch, self._mark(method, batch), strict=True):
-                self.memory.keep_image(self._of(method, order), image)
-        return [self.memory.image(self._of(method, order)) for order in own]
+            for spec, image in zip(batch, self._mark(method, batch), strict=True):
+                self.cache.keep_image(self._of(method, spec), image)
+        return [self.cache.image(self._of(method, spec)) for spec in own]
 
     @torch.no_grad()
-    def developed(self, z0: Tensor) -> list[Image.Image]:
+    def decoded(self, z0: Tensor) -> list[Image.Image]:
         """Latents (N, C, h, w) as pictures."""
-        return self.meter.do(
+        return self.timer.do(
             "decode latents",
             len(z0),
             lambda: to_images(decode(self.pipe.vae, z0.to(self.pipe.device))),
             lambda: [self.blank] * len(z0),
         )
 
-    def _mark(self, method: Method, orders: list[Order]) -> list[Image.Image]:
-        secrets = np.stack([order.secret for order in orders])
+    def _mark(self, method: Method, specs: list[ImageSpec]) -> list[Image.Image]:
+        secrets = np.stack([spec.secret for spec in specs])
         if method.finishes:
-            z0 = self.latents(orders)
-            return self._timed(f"finish by {method.name}", orders, lambda: method.finish(z0, secrets))
+            z0 = self.latents(specs)
+            return self._timed(f"finish by {method.name}", specs, lambda: method.finish(z0, secrets))
         if method.generates:
-            return self._timed(f"generate by {method.name}", orders, lambda: method.generate_all(orders))
-        pairs = list(zip(self.plain(orders), orders, strict=True))
+            return self._timed(f"generate by {method.name}", specs, lambda: method.generate_all(specs))
+        pairs = list(zip(self.plain(specs), specs, strict=True))
         return self._timed(
             f"embed by {method.name}",
-            orders,
-            lambda: [method.embed(image, order.secret) for image, order in pairs],
+            specs,
+            lambda: [method.embed(image, spec.secret) for image, spec in pairs],
         )
 
     def _timed(
-        self, what: str, orders: list[Order], work: Callable[[], list[Image.Image]]
+        self, what: str, specs: list[ImageSpec], work: Callable[[], list[Image.Image]]
     ) -> list[Image.Image]:
-        return self.meter.do(what, len(orders), work, lambda: [self.blank] * len(orders))
+        return self.timer.do(what, len(specs), work, lambda: [self.blank] * len(specs))
 
-    def _paint(self, orders: list[Order]) -> Tensor:
+    def _generated(self, specs: list[ImageSpec]) -> Tensor:
         def work() -> Tensor:
             output = self.pipe(
-                [order.prompt for order in orders],
+                [spec.prompt for spec in specs],
                 num_inference_steps=self.sampling.steps,
                 guidance_scale=self.sampling.guidance,
-                generator=[torch.Generator("cpu").manual_seed(order.seed) for order in orders],
+                generator=[torch.Generator("cpu").manual_seed(spec.seed) for spec in specs],
                 output_type="latent",
             )
             return output.images
 
-        return self.meter.do(
+        return self.timer.do(
             f"generate in {self.sampling.steps} steps",
-            len(orders),
+            len(specs),
             work,
-            lambda: torch.zeros(len(orders), *self.latent_shape),
+            lambda: torch.zeros(len(specs), *self.latent_shape),
         )
 
-    def _unmarked(self, order: Order) -> Recipe:
+    def _unmarked(self, spec: ImageSpec) -> Recipe:
         run = {"steps": self.sampling.steps, "guidance": self.sampling.guidance}
-        return {"model": self.digest, "prompt": order.prompt, "seed": order.seed, **run}
+        return {"model": self.digest, "prompt": spec.prompt, "seed": spec.seed, **run}
 
-    def _of(self, method: Method, order: Order) -> Recipe:
-        return {**self._unmarked(order), "secret": order.secret.tobytes().hex(), **method.fingerprint()}
+    def _of(self, method: Method, spec: ImageSpec) -> Recipe:
+        return {**self._unmarked(spec), "secret": spec.secret.tobytes().hex(), **method.fingerprint()}
 
 
 def to_images(pixels: Tensor) -> list[Image.Image]:
@@ -146,19 +146,21 @@ def to_images(pixels: Tensor) -> list[Image.Image]:
     return [Image.fromarray(picture) for picture in levels]
 
 
-def unseen_orders(count: int, length: int = 256, first: int = 0, fixed_secret: bool = False) -> list[Order]:
+def unseen_specs(
+    count: int, length: int = 256, first: int = 0, fixed_secret: bool = False
+) -> list[ImageSpec]:
     """Prompts of held-out scenes with seeds and secrets of their own; always the same for the same numbers.
 
     `length` is the longest secret that a method may ask for; a method takes the bits it needs.
     """
     from diffmark.vista.scenes import HELD_OUT, caption, random_scene
 
-    orders = []
+    specs = []
     for index in range(first, first + count):
         rng = np.random.default_rng([0 if fixed_secret else index + 1, 77])
         secret = rng.integers(0, 2, length).astype(np.uint8)
-        orders.append(Order(caption(random_scene(HELD_OUT + index)), secret, FIRST_SEED + index))
-    return orders
+        specs.append(ImageSpec(caption(random_scene(HELD_OUT + index)), secret, FIRST_SEED + index))
+    return specs
 
 
 def painted_scenes(count: int, first: int = 0) -> Iterator[Image.Image]:
@@ -170,13 +172,13 @@ def painted_scenes(count: int, first: int = 0) -> Iterator[Image.Image]:
         yield Image.fromarray(np.asarray(paint(random_scene(HELD_OUT + index))))
 
 
-def scene_of(order: Order) -> Scene:
-    """The held-out scene that an order's prompt describes."""
+def scene_of(spec: ImageSpec) -> Scene:
+    """The held-out scene that a spec's prompt describes."""
     from diffmark.vista.scenes import HELD_OUT, random_scene
 
-    return random_scene(HELD_OUT + order.seed - FIRST_SEED)
+    return random_scene(HELD_OUT + spec.seed - FIRST_SEED)
 
 
-def settings(studio: Studio) -> dict[str, Any]:
+def settings(model: ImageModel) -> dict[str, Any]:
     """What the pictures depend on, for a result's JSON."""
-    return {"model": studio.model, "weights": studio.digest, "sampling": asdict(studio.sampling)}
+    return {"model": model.name, "weights": model.digest, "sampling": asdict(model.sampling)}

@@ -1,7 +1,7 @@
 """What work there is and what it costs: counted beforehand by a dry run, timed while it is done.
 
-Experiments hand all that takes time to a meter. A `Meter` does it, times it and moves the progress bar. A
-`DryMeter` does nothing but count: a run of the experiments with it tells the whole work before any is done.
+Experiments hand all that takes time to a timer. A `WorkTimer` does it, times it and moves the progress bar. A
+`WorkCounter` does nothing but count: a run of the experiments with it gives the whole work before any is done.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 from PIL import Image
 from tqdm import tqdm
 
-from diffmark.evaluation.memory import Arrays, Memory, Recipe
+from diffmark.evaluation.cache import Arrays, Cache, Recipe
 
 T = TypeVar("T")
 GUESS = 0.1  # CPU seconds an item, for work that was never timed
 
 
 @dataclass
-class Price:
+class Cost:
     """What was spent on one kind of work so far."""
 
     items: int = 0
@@ -37,32 +37,32 @@ class Price:
         return self.cpu / self.items if self.items else GUESS
 
 
-class Prices(dict[str, Price]):
+class Costs(dict[str, Cost]):
     """Times of earlier runs, kept in a file."""
 
     def __init__(self, path: Path | None = None) -> None:
         super().__init__()
         self.path = path
         if path is not None and path.exists():
-            self.update({name: Price(**values) for name, values in json.loads(path.read_text()).items()})
+            self.update({name: Cost(**values) for name, values in json.loads(path.read_text()).items()})
 
     def each(self, what: str) -> float:
-        return self.get(what, Price()).each
+        return self.get(what, Cost()).each
 
     def save(self) -> None:
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps({name: vars(price) for name, price in self.items()}, indent=1))
+        partial.write_text(json.dumps({name: vars(cost) for name, cost in self.items()}, indent=1))
         os.replace(partial, self.path)
 
 
-class Meter:
+class WorkTimer:
     """Does the work and times it."""
 
-    def __init__(self, prices: Prices | None = None, seconds: float | None = None) -> None:
-        self.prices = prices if prices is not None else Prices()
+    def __init__(self, costs: Costs | None = None, seconds: float | None = None) -> None:
+        self.costs = costs if costs is not None else Costs()
         self.bar = tqdm(
             total=seconds and round(seconds),
             unit="s",
@@ -81,20 +81,20 @@ class Meter:
             done = work()
         finally:
             self._inside = False
-        price = self.prices.setdefault(what, Price())
-        price.items += count
-        price.cpu += time.process_time() - cpu
-        price.wall += time.perf_counter() - wall
+        cost = self.costs.setdefault(what, Cost())
+        cost.items += count
+        cost.cpu += time.process_time() - cpu
+        cost.wall += time.perf_counter() - wall
         self.bar.set_postfix_str(what, refresh=False)
-        self.bar.update(price.each * count)
+        self.bar.update(cost.each * count)
         return done
 
     def close(self) -> None:
         self.bar.close()
-        self.prices.save()
+        self.costs.save()
 
 
-class DryMeter(Meter):
+class WorkCounter(WorkTimer):
     """Counts the work and does none of it."""
 
     def __init__(self) -> None:
@@ -105,12 +105,12 @@ class DryMeter(Meter):
         self.counts[what] += count
         return blank()
 
-    def cost(self, prices: Prices) -> float:
+    def cost(self, costs: Costs) -> float:
         """CPU seconds."""
-        return sum(count * prices.each(what) for what, count in self.counts.items())
+        return sum(count * costs.each(what) for what, count in self.counts.items())
 
 
-class DryMemory(Memory):
+class DryCache(Cache):
     """Knows what is kept already, and takes note of what would be."""
 
     def __init__(self, folder: Path, blank: Image.Image) -> None:
@@ -137,18 +137,18 @@ class DryMemory(Memory):
         self._arrays[self._path(recipe, "npz")] = arrays
 
 
-def estimate(counts: dict[str, Counter[str]], prices: Prices) -> list[dict[str, Any]]:
+def estimate(counts: dict[str, Counter[str]], costs: Costs) -> list[dict[str, Any]]:
     """A row an experiment: CPU hours on one core, and what most of them go into."""
     rows = []
     for name, counted in counts.items():
-        spent = {what: count * prices.each(what) for what, count in counted.items()}
+        spent = {what: count * costs.each(what) for what, count in counted.items()}
         largest = max(spent, key=lambda what: spent[what], default=None)
         row: dict[str, Any] = {"experiment": name, "cpu_hours": round(sum(spent.values()) / 3600, 3)}
         if largest is not None:
             row |= {
                 "mostly": f"{counted[largest]} x {largest}",
-                "seconds_each": round(prices.each(largest), 4),
+                "seconds_each": round(costs.each(largest), 4),
             }
-        row["never_timed"] = sorted(what for what in counted if what not in prices)
+        row["never_timed"] = sorted(what for what in counted if what not in costs)
         rows.append(row)
     return rows
