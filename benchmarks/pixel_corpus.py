@@ -25,7 +25,7 @@ from diffmark.attacks import distortion, everyday
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import random_scene
 
-Chance = np.random.Generator
+Rng = np.random.Generator
 
 KINDS = {
     "files": 20,
@@ -118,21 +118,21 @@ def _listed(folder: Path, part: str) -> list[Path]:
     return files(folder, part)
 
 
-def _file(source: Source, rng: Chance) -> Path:
+def _file(source: Source, rng: Rng) -> Path:
     listed = _listed(source.folder, source.part)
     return listed[int(rng.integers(len(listed)))]
 
 
-def _whole(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
+def _whole(source: Source, rng: Rng) -> tuple[Image.Image, bool]:
     path = _file(source, rng)
     return Image.open(path), path.suffix.lower() in (".jpg", ".jpeg")
 
 
-def _window(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
+def _window(source: Source, rng: Rng) -> tuple[Image.Image, bool]:
     return window(Image.open(_file(source, rng)).convert("RGB"), rng, 0.15), False
 
 
-def window(image: Image.Image, rng: Chance, least: float) -> Image.Image:
+def window(image: Image.Image, rng: Rng, least: float) -> Image.Image:
     """A random window of at least this share of the area, any aspect near the picture's, at a random size."""
     share, stretch = rng.uniform(least, 1) ** 0.5, math.exp(rng.uniform(-0.4, 0.4))
     width = min(image.width, max(32, round(image.width * share * stretch)))
@@ -146,12 +146,12 @@ def window(image: Image.Image, rng: Chance, least: float) -> Image.Image:
     return image.crop((x, y, x + width, y + height)).resize(size, method)
 
 
-def _painted(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
+def _painted(source: Source, rng: Rng) -> tuple[Image.Image, bool]:
     scene = random_scene(2 * int(rng.integers(1 << 28)) + PARTS.index(source.part))
     return Image.fromarray(paint(scene, int(rng.choice([256, 384, 512])))), False
 
 
-def _page(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
+def _page(source: Source, rng: Rng) -> tuple[Image.Image, bool]:
     pages = _pages(source.corpus.pages, source.part)
     page = Image.open(pages[int(rng.integers(len(pages)))]).convert("RGB")
     if rng.random() < 0.3:  # at its own resolution, as a screenshot of a part of the screen
@@ -175,7 +175,7 @@ def _emoji_sheet(font: Path, part: str) -> tuple[Image.Image, ...]:
     return tuple(drawn)
 
 
-def _emoji(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
+def _emoji(source: Source, rng: Rng) -> tuple[Image.Image, bool]:
     assert source.corpus.emoji_font is not None
     sheet = _emoji_sheet(source.corpus.emoji_font, source.part)
     size = int(rng.integers(256, 720))
@@ -187,12 +187,12 @@ def _emoji(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
     return canvas, False
 
 
-def _colour(rng: Chance) -> tuple[int, int, int]:
+def _colour(rng: Rng) -> tuple[int, int, int]:
     r, g, b = rng.integers(0, 256, 3).tolist()
     return r, g, b
 
 
-def _clip_art(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
+def _clip_art(source: Source, rng: Rng) -> tuple[Image.Image, bool]:
     """Filled shapes with outlines, drawn at twice the size and shrunk, as icons are."""
     width, height = rng.integers(256, 800, 2).tolist()
     canvas = Image.new("RGB", (2 * width, 2 * height), _colour(rng))
@@ -215,7 +215,7 @@ def _clip_art(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
     return canvas.resize((width, height), Image.Resampling.LANCZOS), False
 
 
-def _noise(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
+def _noise(source: Source, rng: Rng) -> tuple[Image.Image, bool]:
     """Amplitudes that fall with a power of the frequency, 0 (white) to 2.5, grey or coloured."""
     height, width = rng.integers(256, 640, 2).tolist()
     radius = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
@@ -228,7 +228,7 @@ def _noise(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
     return Image.fromarray(np.rint(pixels).astype(np.uint8).transpose(1, 2, 0).copy()), False
 
 
-def _gradient(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
+def _gradient(source: Source, rng: Rng) -> tuple[Image.Image, bool]:
     """Between two colours, along a line, around a centre or in rings."""
     height, width = rng.integers(128, 900, 2).tolist()
     y, x = np.mgrid[:height, :width].astype(np.float64)
@@ -244,12 +244,12 @@ def _gradient(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
     return Image.fromarray(np.rint(first + level * (second - first)).astype(np.uint8)), False
 
 
-def _flat(source: Source, rng: Chance) -> tuple[Image.Image, bool]:
+def _flat(source: Source, rng: Rng) -> tuple[Image.Image, bool]:
     width, height = rng.integers(64, 900, 2).tolist()
     return Image.new("RGB", (width, height), _colour(rng)), False
 
 
-_MAKERS: dict[str, Callable[[Source, Chance], tuple[Image.Image, bool]]] = {
+_MAKERS: dict[str, Callable[[Source, Rng], tuple[Image.Image, bool]]] = {
     "files": _whole,
     "windows of files": _window,
     "painted scenes": _painted,
@@ -265,24 +265,24 @@ _MAKERS: dict[str, Callable[[Source, Chance], tuple[Image.Image, bool]]] = {
 # --- attacks at random strengths ---------------------------------------------------------------------------
 
 
-def _rotated(image: Image.Image, rng: Chance) -> Image.Image:
+def _rotated(image: Image.Image, rng: Rng) -> Image.Image:
     if rng.random() < 0.3:
         return image.transpose(list(Image.Transpose)[int(rng.integers(7))])
     return image.rotate(rng.uniform(0, 360), Image.Resampling.BICUBIC, expand=bool(rng.random() < 0.5))
 
 
-def _cropped(image: Image.Image, rng: Chance) -> Image.Image:
+def _cropped(image: Image.Image, rng: Rng) -> Image.Image:
     return crop(image, rng.uniform(0.25, 1), rng)
 
 
-def crop(image: Image.Image, area: float, rng: Chance) -> Image.Image:
+def crop(image: Image.Image, area: float, rng: Rng) -> Image.Image:
     """A random window of this share of the area, of the picture's own aspect, in its own pixels."""
     width, height = (max(1, round(side * area**0.5)) for side in image.size)
     x, y = int(rng.integers(image.width - width + 1)), int(rng.integers(image.height - height + 1))
     return image.crop((x, y, x + width, y + height))
 
 
-def frame(image: Image.Image, rng: Chance) -> Image.Image:
+def frame(image: Image.Image, rng: Rng) -> Image.Image:
     """The picture as a window on a desktop: bars, a wallpaper, a title."""
     width, height = (round(side * rng.uniform(1.15, 1.5)) for side in image.size)
     screen = Image.new("RGB", (width, height), _colour(rng))
@@ -299,13 +299,13 @@ def frame(image: Image.Image, rng: Chance) -> Image.Image:
     return screen
 
 
-def _resized(image: Image.Image, rng: Chance) -> Image.Image:
+def _resized(image: Image.Image, rng: Rng) -> Image.Image:
     factor = rng.uniform(0.4, 1.6) * np.array([1, math.exp(rng.normal(0, 0.05))])
     size = [max(48, round(side * by)) for side, by in zip(image.size, factor, strict=True)]
     return image.resize((size[0], size[1]), Image.Resampling.BICUBIC)
 
 
-ATTACKS: dict[str, Callable[[Image.Image, Chance], Image.Image]] = {
+ATTACKS: dict[str, Callable[[Image.Image, Rng], Image.Image]] = {
     "jpeg": lambda image, rng: distortion.jpeg(image, rng.uniform(10, 95), rng),
     "rotation": _rotated,
     "crop": _cropped,
@@ -347,7 +347,7 @@ def _sources(part: str) -> tuple[str, ...]:
     return tuple(path.read_text("utf-8", "replace") for path in split(library.glob("*.py"), part))
 
 
-def page_html(part: str, rng: Chance) -> str:
+def page_html(part: str, rng: Rng) -> str:
     """A page of headings, prose, tables, code, buttons and bars in random colours and type."""
     dark = rng.random() < 0.3
     ground, ink = ("#16181d", "#d8dce4") if dark else ("#ffffff", "#1c1e22")
@@ -366,23 +366,23 @@ def page_html(part: str, rng: Chance) -> str:
     return f"<!doctype html><style>{style}</style>{''.join(blocks)}"
 
 
-def _words(part: str, count: int, rng: Chance) -> str:
+def _words(part: str, count: int, rng: Rng) -> str:
     words = [word for word in _excerpt(part, 40 * count, rng).split() if word.isalpha() and len(word) < 20]
     return " ".join(words[:count])
 
 
-def _excerpt(part: str, length: int, rng: Chance) -> str:
+def _excerpt(part: str, length: int, rng: Rng) -> str:
     text = _sources(part)[int(rng.integers(len(_sources(part))))]
     start = int(rng.integers(max(1, len(text) - length)))
     return text[start : start + length]
 
 
-def _prose(part: str, accent: str, rng: Chance) -> str:
+def _prose(part: str, accent: str, rng: Rng) -> str:
     heading = f"<h2>{_words(part, int(rng.integers(2, 7)), rng)}</h2>"
     return heading + "".join(f"<p>{_words(part, int(rng.integers(20, 120)), rng)}.</p>" for _ in range(2))
 
 
-def _table(part: str, accent: str, rng: Chance) -> str:
+def _table(part: str, accent: str, rng: Rng) -> str:
     columns = int(rng.integers(2, 8))
 
     def cell(_: int) -> str:
@@ -393,16 +393,16 @@ def _table(part: str, accent: str, rng: Chance) -> str:
     return f"<table>{''.join(rows)}</table>"
 
 
-def _code(part: str, accent: str, rng: Chance) -> str:
+def _code(part: str, accent: str, rng: Rng) -> str:
     return f"<pre>{html.escape(_excerpt(part, int(rng.integers(300, 1500)), rng))}</pre>"
 
 
-def _bars(part: str, accent: str, rng: Chance) -> str:
+def _bars(part: str, accent: str, rng: Rng) -> str:
     widths = rng.integers(5, 100, int(rng.integers(2, 8)))
     return "".join(f"<div class=bar style='width:{width}%'></div>" for width in widths)
 
 
-def _buttons(part: str, accent: str, rng: Chance) -> str:
+def _buttons(part: str, accent: str, rng: Rng) -> str:
     names = (_words(part, 2, rng) for _ in range(int(rng.integers(2, 9))))
     return "".join(f"<button>{name}</button> <input value='{int(rng.integers(9999))}'> " for name in names)
 

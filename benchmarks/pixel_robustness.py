@@ -58,19 +58,19 @@ TURNS = {
     270: Image.Transpose.ROTATE_270,
 }
 
-Chance = np.random.Generator
-Distort = Callable[[Image.Image, Chance], Image.Image]
+Rng = np.random.Generator
+Distort = Callable[[Image.Image, Rng], Image.Image]
 
 
 # --- attacks -----------------------------------------------------------------------------------------------
 
 
-def by(distort: Callable[[Image.Image, float, Chance], Image.Image], value: float) -> Distort:
+def by(distort: Callable[[Image.Image, float, Rng], Image.Image], value: float) -> Distort:
     return lambda image, rng: distort(image, value, rng)
 
 
 def chain(*steps: Distort) -> Distort:
-    def distort(image: Image.Image, rng: Chance) -> Image.Image:
+    def distort(image: Image.Image, rng: Rng) -> Image.Image:
         for step in steps:
             image = step(image, rng)
         return image
@@ -86,19 +86,19 @@ def turned(angle: int) -> Distort:
     return lambda image, rng: image.transpose(TURNS[angle])
 
 
-def mirrored(image: Image.Image, rng: Chance) -> Image.Image:
+def mirrored(image: Image.Image, rng: Rng) -> Image.Image:
     return ImageOps.mirror(image)
 
 
-def grey(image: Image.Image, rng: Chance) -> Image.Image:
+def grey(image: Image.Image, rng: Rng) -> Image.Image:
     return image.convert("L").convert("RGB")
 
 
-def half_and_back(image: Image.Image, rng: Chance) -> Image.Image:
+def half_and_back(image: Image.Image, rng: Rng) -> Image.Image:
     return everyday.resize(image, 0.5, rng).resize(image.size, Image.Resampling.BICUBIC)
 
 
-def unchanged(image: Image.Image, rng: Chance) -> Image.Image:
+def unchanged(image: Image.Image, rng: Rng) -> Image.Image:
     return image
 
 
@@ -224,7 +224,7 @@ def tiny_autoencoder(folder: str, stem: str, channels: int) -> Any:
 def round_trip(folder: str, stem: str, channels: int) -> Distort:
     """Encoded, decoded, rounded to 8 bits."""
 
-    def distort(image: Image.Image, rng: Chance) -> Image.Image:
+    def distort(image: Image.Image, rng: Rng) -> Image.Image:
         import torch
 
         model = tiny_autoencoder(folder, stem, channels)

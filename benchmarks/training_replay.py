@@ -25,8 +25,8 @@ from diffmark.latent.codec import Codec, CodecConfig
 from diffmark.latent.injection import Injection
 from diffmark.provenance import provenance
 from diffmark.training import losses
-from diffmark.training.chance import Chance
 from diffmark.training.config import DeltaConfig, GateConfig, PathConfig, TrainingConfig, WeightConfig
+from diffmark.training.draws import Draws
 from diffmark.training.dual import sigma_of, step_terms, weights_of
 from diffmark.training.optimisation import Optimiser, make_accelerator
 from diffmark.training.paths import Denoisers, Paths, freeze
@@ -51,7 +51,7 @@ class Trainer:
         begun = time.perf_counter()
         for step in steps:
             terms, _ = step_terms(
-                self.codec, vae, self.paths, self.config, step, Chance(0, step), batch, self.replay
+                self.codec, vae, self.paths, self.config, step, Draws(0, step), batch, self.replay
             )
             weights = weights_of(self.config, step)
             self.optimiser.backward(sum((weights[n] * t for n, t in terms.items()), torch.zeros(())))
@@ -64,12 +64,10 @@ class Trainer:
         self.codec.eval()
         found = []
         for number in range(batches):
-            chance = Chance(0, UNSEEN, number)
-            secrets = chance.secrets(batch, self.codec.config.length)
-            made = perturb(
-                self.codec.encoder, secrets, chance, self.config.delta, sigma_of(self.config, step)
-            )
-            z0 = self.paths.ddim(self.paths.draw(chance, batch), made.delta)
+            draws = Draws(0, UNSEEN, number)
+            secrets = draws.secrets(batch, self.codec.config.length)
+            made = perturb(self.codec.encoder, secrets, draws, self.config.delta, sigma_of(self.config, step))
+            z0 = self.paths.ddim(self.paths.draw(draws, batch), made.delta)
             found.append(losses.bit_accuracy(self.codec.decoder(z0), secrets).mean())
         self.codec.train()
         return float(torch.stack(found).mean())

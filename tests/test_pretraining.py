@@ -8,8 +8,8 @@ import torch
 from test_training import latents, reached, tiny_config, weights
 
 from diffmark.latent.codec import Codec
-from diffmark.training.chance import Chance
 from diffmark.training.config import DeltaConfig, PretrainingConfig
+from diffmark.training.draws import Draws
 from diffmark.training.optimisation import make_accelerator
 from diffmark.training.pretraining import perturb, pretrain, pretraining_terms, shift_geometry
 
@@ -27,7 +27,7 @@ def test_cross_entropies_reach_both_networks_and_orthogonality_the_encoder():
     config = config_of()
     torch.manual_seed(0)
     codec = Codec(config.codec).train()
-    terms, _ = pretraining_terms(codec, config, 0, Chance(0, 0), 4, None)
+    terms, _ = pretraining_terms(codec, config, 0, Draws(0, 0), 4, None)
     assert {name: reached(term, codec) for name, term in terms.items()} == {
         "clean": {"encoder", "decoder"},
         "noisy": {"encoder", "decoder"},
@@ -38,17 +38,17 @@ def test_cross_entropies_reach_both_networks_and_orthogonality_the_encoder():
 def test_noise_rises_over_the_run():
     config = config_of(steps=10, noise_start=0.1, noise_end=0.6)
     codec = Codec(config.codec)
-    figures = [pretraining_terms(codec, config, step, Chance(0, step), 4, None)[1] for step in (0, 5)]
+    figures = [pretraining_terms(codec, config, step, Draws(0, step), 4, None)[1] for step in (0, 5)]
     assert [f["sigma_n"].item() for f in figures] == pytest.approx([0.1, 0.35])
 
 
 def test_delta_is_the_encoders_own():
     config = config_of()
     codec = Codec(config.codec).eval()
-    secrets = Chance(0, 0).secrets(3, 16)
-    plain = perturb(codec.encoder, secrets, Chance(0, 1), DeltaConfig(variational=False), 0.1)
+    secrets = Draws(0, 0).secrets(3, 16)
+    plain = perturb(codec.encoder, secrets, Draws(0, 1), DeltaConfig(variational=False), 0.1)
     assert torch.equal(plain.delta, codec.encoder(secrets))
-    first, second = (perturb(codec.encoder, secrets, Chance(0, 1), DeltaConfig(), 0.1) for _ in range(2))
+    first, second = (perturb(codec.encoder, secrets, Draws(0, 1), DeltaConfig(), 0.1) for _ in range(2))
     assert torch.equal(first.delta, second.delta)
     assert not torch.equal(first.delta, plain.delta)
 
@@ -56,8 +56,8 @@ def test_delta_is_the_encoders_own():
 def test_alpha_does_not_wander_where_delta_is_normalised():
     """Its gradient would be rounding noise; a sign that turns undoes a training."""
     codec = Codec(config_of().codec)
-    secrets = Chance(0, 0).secrets(3, 16)
-    perturb(codec.encoder, secrets, Chance(0, 1), DeltaConfig(normalise=True), 0.1).delta[0].sum().backward()
+    secrets = Draws(0, 0).secrets(3, 16)
+    perturb(codec.encoder, secrets, Draws(0, 1), DeltaConfig(normalise=True), 0.1).delta[0].sum().backward()
     assert codec.encoder.alpha.grad is None
     assert codec.encoder.mean.weight.grad is not None
 
@@ -65,7 +65,7 @@ def test_alpha_does_not_wander_where_delta_is_normalised():
 def test_a_codec_with_a_deviation_keeps_it_after_training():
     config = config_of()
     codec = Codec(replace(config.codec, deviation=0.2)).eval()
-    delta = codec.delta(Chance(0, 0).secrets(3, 16))
+    delta = codec.delta(Draws(0, 0).secrets(3, 16))
     torch.testing.assert_close(delta.std(dim=(1, 2, 3)), torch.full((3,), 0.2))
     again = type(config.codec).from_dict(codec.config.to_dict())
     assert again.deviation == 0.2
@@ -116,7 +116,7 @@ def test_latents_are_moved_by_more_and_more():
     smooth = torch.stack([rows, columns, rows * columns, rows - columns])[None].repeat(8, 1, 1, 1)
     inner = (..., slice(8, 24), slice(8, 24))
     distances = [
-        (shift_geometry(smooth, strength, Chance(0, 0)) - smooth)[inner].abs().mean()
+        (shift_geometry(smooth, strength, Draws(0, 0)) - smooth)[inner].abs().mean()
         for strength in (0, 0.1, 0.3)
     ]
     assert distances[0] < 1e-6
@@ -125,15 +125,15 @@ def test_latents_are_moved_by_more_and_more():
 
 def test_a_share_of_a_batch_is_moved_and_logged_apart():
     config = config_of(geometry=0.2, geometry_warmup=1, geometry_share=0.25)
-    _, figures = pretraining_terms(Codec(config.codec), config, 1, Chance(0, 1), 8, None)
+    _, figures = pretraining_terms(Codec(config.codec), config, 1, Draws(0, 1), 8, None)
     assert {"accuracy_moved", "accuracy_still"} <= figures.keys()
 
 
 def test_a_share_of_a_batch_is_seen_smooth_and_logged_apart():
     config = config_of(smooth_share=0.5)
     codec = Codec(config.codec).train()
-    terms, figures = pretraining_terms(codec, config, 0, Chance(0, 0), 4, None)
-    plain = pretraining_terms(codec, config_of(), 0, Chance(0, 0), 4, None)[0]
+    terms, figures = pretraining_terms(codec, config, 0, Draws(0, 0), 4, None)
+    plain = pretraining_terms(codec, config_of(), 0, Draws(0, 0), 4, None)[0]
     assert 0 <= figures["accuracy_smoothed"] <= 1
     assert terms["noisy"] != plain["noisy"]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from diffmark.training.chance import Chance
+from diffmark.training.draws import Draws
 from diffmark.training.replay import Replay
 
 
@@ -28,7 +28,7 @@ def test_the_oldest_rows_go_first():
 def test_rows_stay_together():
     replay = Replay(4)
     replay.push(batch(0, 4))
-    marked, secrets, clean = replay.draw(Chance(0, 0), 16)
+    marked, secrets, clean = replay.draw(Draws(0, 0), 16)
     assert torch.equal(marked.flatten(), secrets.flatten().float())
     assert torch.equal(marked, -clean)
 

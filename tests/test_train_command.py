@@ -20,7 +20,6 @@ from diffmark.latent.codec import Codec
 from diffmark.latent.vae import load_vae
 from diffmark.provenance import weights_digest
 from diffmark.training import paths
-from diffmark.training.chance import Chance
 from diffmark.training.config import (
     DataConfig,
     LogConfig,
@@ -29,6 +28,7 @@ from diffmark.training.config import (
     TrainingConfig,
     read_config,
 )
+from diffmark.training.draws import Draws
 from diffmark.training.measurement import measure_codec
 from diffmark.training.plotting import plot_run
 from diffmark.training.preparation import prepare
@@ -210,7 +210,7 @@ def test_late_paths_take_only_the_last_of_the_ddim_steps(rig):
     assert late.ddim_weights.sum() == pytest.approx(1)
     assert late.bridge_weights.sum() == pytest.approx(1)
     # Each path begins with the noise that its first step is told of.
-    start = late.draw(Chance(0, 0), 400)
+    start = late.draw(Draws(0, 0), 400)
     for trajectory in (late.ddim_trajectory, late.bridge_trajectory):
         noise = (1 - float(trajectory.abar[0])) ** 0.5
         assert late.entered(start, trajectory).std() == pytest.approx(noise, rel=0.02)
@@ -223,7 +223,7 @@ def test_an_lcm_with_words_of_its_own_hears_them(rig):
     models = paths.Denoisers(
         pipe.unet, pipe.scheduler, _embeds(1, 2, 7, 32), _embeds(2, 1, 7, 32), pipe, theirs
     )
-    start = paths.Paths(tiny_config("persistent"), None, None, models).draw(Chance(0, 0), 3)
+    start = paths.Paths(tiny_config("persistent"), None, None, models).draw(Draws(0, 0), 3)
     assert start.lcm_embeddings is not None
     assert all(any(torch.equal(row, one) for one in theirs) for row in start.lcm_embeddings)
 
@@ -232,7 +232,7 @@ def test_persistent_paths_start_at_noise_even_where_pictures_are_given(rig):
     pipe = rig("sd").pipe
     models = paths.Denoisers(pipe.unet, pipe.scheduler, _embeds(1, 2, 7, 32), _embeds(2, 1, 7, 32))
     made = paths.Paths(tiny_config("persistent"), torch.zeros(4, 4, 8, 8), torch.zeros(4, 4, 8, 8), models)
-    assert made.draw(Chance(0, 0), 3).z.std() > 0.5
+    assert made.draw(Draws(0, 0), 3).z.std() > 0.5
     assert made.held_out is None
 
 

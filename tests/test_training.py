@@ -12,7 +12,6 @@ from conftest import _embeds, tiny_codec
 from diffmark.latent.codec import Codec, CodecConfig
 from diffmark.latent.injection import Injection
 from diffmark.training import losses
-from diffmark.training.chance import Chance
 from diffmark.training.config import (
     DeltaConfig,
     GateConfig,
@@ -25,6 +24,7 @@ from diffmark.training.config import (
     TrainingConfig,
     WeightConfig,
 )
+from diffmark.training.draws import Draws
 from diffmark.training.dual import step_terms, train
 from diffmark.training.guards import StoppedError
 from diffmark.training.optimisation import Optimiser, make_accelerator
@@ -131,7 +131,7 @@ def test_every_loss_reaches_the_networks_that_the_paper_says(mode, vae, denoiser
     config = tiny_config(mode)
     config = replace(config, paths=replace(config.paths, radius=2.0))  # 8x8 latents have no room for 10
     codec = codec_of(config)
-    terms, _ = step_terms(codec, vae, paths_of(config, denoisers), config, 0, Chance(0, 0), 4)
+    terms, _ = step_terms(codec, vae, paths_of(config, denoisers), config, 0, Draws(0, 0), 4)
     assert {name: reached(term, codec) for name, term in terms.items()} == PAPER
     sum(terms.values()).backward()
     frozen = [*vae.parameters(), *denoisers.unet.parameters(), *denoisers.lcm.unet.parameters()]
@@ -146,10 +146,10 @@ def test_algorithm_2_to_the_letter(vae, denoisers):
     paths, codec = paths_of(config, denoisers), codec_of(config)
     assert paths.bridge_weights.tolist() == [1, 1, 0]  # K = 2
     assert paths.ddim_weights.tolist() == [0.25] * 4 + [0]  # N = 4
-    terms, _ = step_terms(codec, vae, paths, config, 0, Chance(0, 0), 4)
+    terms, _ = step_terms(codec, vae, paths, config, 0, Draws(0, 0), 4)
     assert {name: reached(term, codec) for name, term in terms.items()} == PAPER
 
-    start, delta = paths.draw(Chance(0, 0), 2), codec.delta(torch.ones(2, 16, dtype=torch.uint8).numpy())
+    start, delta = paths.draw(Draws(0, 0), 2), codec.delta(torch.ones(2, 16, dtype=torch.uint8).numpy())
     alone = Paths(
         replace(config, codec=replace(config.codec, injection=Injection("mean"))), None, None, denoisers
     )
@@ -164,7 +164,7 @@ def test_final_injection_trains_through_the_vae_alone(vae):
         robustness=RobustnessConfig(attacks={"jpeg": 1.0, "noise": 1.0}, share_start=0.5, kinds=2),
     )
     codec = codec_of(config)
-    terms, figures = step_terms(codec, vae, paths_of(config, None), config, 0, Chance(0, 0), 4)
+    terms, figures = step_terms(codec, vae, paths_of(config, None), config, 0, Draws(0, 0), 4)
     assert reached(terms["regen"], codec) == BOTH
     assert reached(terms["robust"], codec) == BOTH
     assert {"accuracy_jpeg", "accuracy_noise", "accuracy_regen"} <= figures.keys()
@@ -180,7 +180,7 @@ def test_regeneration_and_perception_teach_the_encoder(mode, vae, denoisers):
     config = replace(config, weights=weights, regeneration=RegenerationConfig(times=(100, 200), rounds=2))
     codec, pool = codec_of(config), latents() if mode == "final" else None
     paths = Paths(config, pool, pool, denoisers)
-    terms, figures = step_terms(codec, vae, paths, config, 0, Chance(0, 0), 4)
+    terms, figures = step_terms(codec, vae, paths, config, 0, Draws(0, 0), 4)
     assert reached(terms["regen_diff"], codec) == BOTH
     assert reached(terms["percep"], codec) == ENCODER
     assert 0 <= figures["accuracy_regen_diff"] <= 1
@@ -188,16 +188,16 @@ def test_regeneration_and_perception_teach_the_encoder(mode, vae, denoisers):
     assert all(parameter.grad is None for parameter in denoisers.unet.parameters())
     if mode == "final":
         with pytest.raises(ValueError, match=r"regen_diff regenerates with a denoiser: give model\.pipeline"):
-            step_terms(codec, vae, paths_of(config, None), config, 0, Chance(0, 0), 4)
+            step_terms(codec, vae, paths_of(config, None), config, 0, Draws(0, 0), 4)
 
 
 def test_regeneration_is_drawn_and_stays_near(denoisers):
     z = 0.5 * torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
     mild, strong = RegenerationConfig(times=(1,), steps=1), RegenerationConfig(times=(600,), rounds=3)
-    near, far = (regenerate(z, denoisers, settings, Chance(0, 0)) for settings in (mild, strong))
+    near, far = (regenerate(z, denoisers, settings, Draws(0, 0)) for settings in (mild, strong))
     assert (near - z).abs().mean() < 0.2 < (far - z).abs().mean()
-    assert torch.equal(far, regenerate(z, denoisers, strong, Chance(0, 0)))
-    assert not torch.equal(far, regenerate(z, denoisers, strong, Chance(0, 1)))
+    assert torch.equal(far, regenerate(z, denoisers, strong, Draws(0, 0)))
+    assert not torch.equal(far, regenerate(z, denoisers, strong, Draws(0, 1)))
 
 
 def test_only_a_share_of_a_batch_is_decoded(vae, denoisers):
@@ -211,7 +211,7 @@ def test_only_a_share_of_a_batch_is_decoded(vae, denoisers):
         bridge(start, delta),
     )[1]
     vae.decode = lambda z: decoded.append(len(z)) or decode(z)
-    terms, _ = step_terms(codec, vae, paths, config, 0, Chance(0, 0), 4)
+    terms, _ = step_terms(codec, vae, paths, config, 0, Draws(0, 0), 4)
     assert clean == [2]
     assert decoded == [2, 2]
     assert {"lcm", "lafid", "prvl", "regen"} <= terms.keys()
@@ -220,7 +220,7 @@ def test_only_a_share_of_a_batch_is_decoded(vae, denoisers):
 @pytest.mark.parametrize("mode", ["persistent", "late"])
 def test_the_first_of_a_batch_go_their_own_way(mode, denoisers):
     paths = paths_of(tiny_config(mode), denoisers)
-    start = paths.draw(Chance(0, 0), 4)
+    start = paths.draw(Draws(0, 0), 4)
     torch.testing.assert_close(
         paths.bridge(start.first(2), None), paths.bridge(start, None)[:2], rtol=1e-4, atol=1e-4
     )
@@ -229,7 +229,7 @@ def test_the_first_of_a_batch_go_their_own_way(mode, denoisers):
 def test_gates_hold_losses_back(vae, denoisers):
     config = tiny_config("paper", gates=GateConfig(imperceptibility=3, frequency=1))
     codec, paths = codec_of(config), paths_of(config, denoisers)
-    open_at = [set(step_terms(codec, vae, paths, config, step, Chance(0, step), 4)[0]) for step in (0, 1, 3)]
+    open_at = [set(step_terms(codec, vae, paths, config, step, Draws(0, step), 4)[0]) for step in (0, 1, 3)]
     assert open_at[0] == {"lcm", "ddim", "mag", "kl", "orth"}
     assert open_at[1] == open_at[0] | {"freq"}
     assert open_at[2] == set(PAPER)
@@ -237,7 +237,7 @@ def test_gates_hold_losses_back(vae, denoisers):
 
 def test_weights_of_zero_leave_a_loss_out(vae):
     config = tiny_config(weights=WeightConfig(ddim=0, kl_start=0, kl_end=0, prvl=0, neg=0, freq=0))
-    terms, _ = step_terms(codec_of(config), vae, paths_of(config, None), config, 0, Chance(0, 0), 4)
+    terms, _ = step_terms(codec_of(config), vae, paths_of(config, None), config, 0, Draws(0, 0), 4)
     assert set(terms) == {"lcm", "mag", "orth", "lafid", "regen"}
 
 
@@ -247,7 +247,7 @@ def test_normalised_delta_has_exactly_the_target(vae):
     )
     codec, paths = codec_of(config), paths_of(config, None)
     for step, sigma in ((0, 0.3), (1, 0.25), (5, 0.2)):
-        _, figures = step_terms(codec, vae, paths, config, step, Chance(0, step), 4)
+        _, figures = step_terms(codec, vae, paths, config, step, Draws(0, step), 4)
         assert figures["delta_deviation"].item() == pytest.approx(sigma, rel=1e-5)
 
 
@@ -269,7 +269,7 @@ def test_replay_makes_ddim_latents_less_often(vae, denoisers):
     paths.ddim = lambda start, delta: calls.append(1) or ddim(start, delta)
     sizes = []
     for step in range(7):
-        terms, _ = step_terms(codec, vae, paths, config, step, Chance(0, step), 4, replay)
+        terms, _ = step_terms(codec, vae, paths, config, step, Draws(0, step), 4, replay)
         assert reached(terms["ddim"], codec) == DECODER
         sizes.append(len(replay))
     assert len(calls) == 3
@@ -466,7 +466,7 @@ def test_three_kinds_of_attack_share_out_four_images(vae):
         ),
     )
     pixels, secrets = torch.zeros(8, 3, 64, 64), torch.zeros(8, 16, dtype=torch.long)
-    terms, figures = through_pixels(codec_of(config), vae, pixels, secrets, config, 0, Chance(0, 0))
+    terms, figures = through_pixels(codec_of(config), vae, pixels, secrets, config, 0, Draws(0, 0))
     assert {"accuracy_jpeg", "accuracy_noise", "accuracy_blur"} <= set(figures)
     assert terms["robust"].isfinite()
 

@@ -11,6 +11,7 @@ import torch
 from scipy import ndimage
 
 from diffmark.provenance import weights_digest
+from diffmark.training.draws import Draws
 from diffmark.vista import load_pipeline
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.paint import paint
@@ -39,7 +40,7 @@ from diffmark.vista.training.data import (
 )
 from diffmark.vista.training.decoder import DecoderConfig, denoised, train_decoder
 from diffmark.vista.training.lcm import LCMConfig, LCMJob, boundary_scalings, guidance_embedding, train_lcm
-from diffmark.vista.training.loop import Chance, learning_rate, train
+from diffmark.vista.training.loop import learning_rate, train
 from diffmark.vista.training.unet import UNetConfig, UNetJob, build_pipeline, train_unet
 from diffmark.vista.training.words import WordsConfig, train_words
 
@@ -155,7 +156,7 @@ def test_emphasis_weighs_the_places_of_small_things(tmp_path: Path) -> None:
 
     def loss(places: torch.Tensor | None) -> float:
         job = UNetJob(config, landscapes_of(latents, places), pipeline)
-        return job.loss(0, Chance.of_step(0, 0))[0].item()
+        return job.loss(0, Draws(0, 0))[0].item()
 
     assert loss(torch.ones(4, 8, 8, dtype=torch.bool)) == pytest.approx(4 * loss(None), rel=1e-5)
     assert loss(torch.zeros(4, 8, 8, dtype=torch.bool)) == pytest.approx(loss(None), rel=1e-5)
@@ -174,7 +175,7 @@ def test_swapped_captions_ask_only_for_what_is_not_called_to_go(tmp_path: Path) 
 
     def loss(latents: torch.Tensor, places: torch.Tensor) -> float:
         job = UNetJob(config, Landscapes(scenes, latents, places, twins=True), pipeline)
-        return job.loss(0, Chance.of_step(0, 0))[0].item()
+        return sum(job.loss(step, Draws(0, step))[0].item() for step in range(8))  # early and late times
 
     latents = torch.randn(2, 4, 8, 8).repeat(2, 1, 1, 1)
     moved = latents.clone()

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from diffmark.attacks.base import Attack, Chance, ModelDistort
+from diffmark.attacks.base import Attack, ModelDistort, Rng
 from diffmark.images import read_image
 from diffmark.latent.vae import encode
 from diffmark.provenance import weights_digest
@@ -28,14 +28,14 @@ class ProjectedGradient(ModelDistort):
     def __init__(self, features: Features, by: str, weights: str, steps: int = STEPS) -> None:
         self.features, self.by, self.weights, self.steps = features, by, weights, steps
 
-    def batch(self, images: list[Image.Image], value: float, chances: list[Chance]) -> list[Image.Image]:
+    def batch(self, images: list[Image.Image], value: float, rngs: list[Rng]) -> list[Image.Image]:
         """`value` is epsilon on the scale of 0 ... 255."""
         clean = torch.from_numpy(np.stack([read_image(image).pixels() for image in images]))
         clean = clean.to(memory_format=torch.channels_last)
         bound = 2 * value / 255  # pixels here run from -1 to 1
         with torch.no_grad():
             target = self.features(clean)
-        starts = [rng.uniform(-bound, bound, tuple(clean.shape[1:])) for rng in chances]
+        starts = [rng.uniform(-bound, bound, tuple(clean.shape[1:])) for rng in rngs]
         change = torch.from_numpy(np.stack(starts).astype(np.float32))
         for _ in range(self.steps):
             change.requires_grad_(True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-Chance = np.random.Generator
-Distort = Callable[[Image.Image, float, Chance], Image.Image]
+Rng = np.random.Generator
+Distort = Callable[[Image.Image, float, Rng], Image.Image]
 
 BATCH = 8  # images that a model works on at a time
 
@@ -22,10 +22,10 @@ class ModelDistort(ABC):
     weights: str  # digest of its weights
 
     @abstractmethod
-    def batch(self, images: list[Image.Image], value: float, chances: list[Chance]) -> list[Image.Image]:
+    def batch(self, images: list[Image.Image], value: float, rngs: list[Rng]) -> list[Image.Image]:
         """All images distorted, each with its own random numbers."""
 
-    def __call__(self, image: Image.Image, value: float, rng: Chance) -> Image.Image:
+    def __call__(self, image: Image.Image, value: float, rng: Rng) -> Image.Image:
         return self.batch([image], value, [rng])[0]
 
 
@@ -62,6 +62,6 @@ class Attack:
         attacked: list[Image.Image] = []
         for start in range(0, len(images), BATCH):
             batch = [image.convert("RGB") for image in images[start : start + BATCH]]
-            chances = [np.random.default_rng(base_seed + start + index) for index in range(len(batch))]
-            attacked += self.distort.batch(batch, self.value(strength), chances)
+            rngs = [np.random.default_rng(base_seed + start + index) for index in range(len(batch))]
+            attacked += self.distort.batch(batch, self.value(strength), rngs)
         return attacked

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from diffmark.attacks.base import Attack, Chance, ModelDistort
+from diffmark.attacks.base import Attack, ModelDistort, Rng
 from diffmark.images import read_image
 from diffmark.latent.bridge import ddim_path, denoiser_of, late_trajectory, noised
 from diffmark.latent.vae import decode, encode
@@ -31,18 +31,18 @@ class Regeneration(ModelDistort):
         self.by, self.weights = name, weights_digest(pipe.unet, pipe.vae)
 
     @torch.no_grad()
-    def batch(self, images: list[Image.Image], value: float, chances: list[Chance]) -> list[Image.Image]:
+    def batch(self, images: list[Image.Image], value: float, rngs: list[Rng]) -> list[Image.Image]:
         """Noise to `value` of the training steps, denoise; `rounds` times, each from 8-bit images."""
         for _ in range(self.rounds):
-            images = self._once(images, value, chances)
+            images = self._once(images, value, rngs)
         return images
 
-    def _once(self, images: list[Image.Image], steps: float, chances: list[Chance]) -> list[Image.Image]:
+    def _once(self, images: list[Image.Image], steps: float, rngs: list[Rng]) -> list[Image.Image]:
         pipe = self.pipe
         z0 = encode(pipe.vae, _pixels(images).to(pipe.device))
         start = steps / pipe.scheduler.config.num_train_timesteps
         trajectory = late_trajectory(pipe.scheduler, max(1, round(steps / STRIDE)), start)
-        drawn = np.stack([rng.standard_normal(tuple(z0.shape[1:]), np.float32) for rng in chances])
+        drawn = np.stack([rng.standard_normal(tuple(z0.shape[1:]), np.float32) for rng in rngs])
         empty = pipe.encode_prompt("", pipe.device, 1, False)[0].expand(len(z0), -1, -1)
         denoise = denoiser_of(pipe.unet, pipe.scheduler, empty)
         shares = np.zeros(len(trajectory.timesteps) + 1)
@@ -57,7 +57,7 @@ class Compression(ModelDistort):
         self.through, self.by, self.weights, self.multiple = through, by, weights, multiple
 
     @torch.no_grad()
-    def batch(self, images: list[Image.Image], value: float, chances: list[Chance]) -> list[Image.Image]:
+    def batch(self, images: list[Image.Image], value: float, rngs: list[Rng]) -> list[Image.Image]:
         pixels = _pixels(images)
         height, width = pixels.shape[-2:]
         right, below = -width % self.multiple, -height % self.multiple

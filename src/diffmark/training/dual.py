@@ -18,10 +18,10 @@ from tqdm import tqdm
 from diffmark.latent import vae
 from diffmark.latent.codec import Codec
 from diffmark.training import curriculum, losses
-from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig
+from diffmark.training.draws import Draws
 from diffmark.training.guards import CollapseGuard, check_finite
-from diffmark.training.meter import Meter
+from diffmark.training.means import RunningMeans
 from diffmark.training.optimisation import Optimiser, make_accelerator, part_size, parts_of_step
 from diffmark.training.paths import Paths, Start, freeze
 from diffmark.training.perception import perceptual_difference
@@ -67,17 +67,17 @@ def step_terms(
     paths: Paths,
     config: TrainingConfig,
     step: int,
-    chance: Chance,
+    draws: Draws,
     count: int,
     replay: Replay | None = None,
 ) -> tuple[Terms, Terms]:
     """The open losses of one batch, unweighted, and figures worth logging."""
     gates, settings = config.gates, config.paths
     weights = weights_of(config, step)
-    secrets = chance.secrets(count, codec.config.length)
+    secrets = draws.secrets(count, codec.config.length)
     sigma = sigma_of(config, step)
-    made = perturb(codec.encoder, secrets, chance, config.delta, sigma)
-    start = paths.draw(chance, count)
+    made = perturb(codec.encoder, secrets, draws, config.delta, sigma)
+    start = paths.draw(draws, count)
     terms: Terms = {}
 
     # Bridge: gradients to encoder and decoder.
@@ -87,7 +87,7 @@ def step_terms(
         terms["lcm"] = losses.cross_entropy(logits, secrets)
 
     # DDIM path: gradients to the decoder only.
-    triple = _ddim_triple(paths, start, made.delta, secrets, config, step, chance, replay)
+    triple = _ddim_triple(paths, start, made.delta, secrets, config, step, draws, replay)
     if triple is not None and curriculum.is_open(step, gates.reconstruction):
         terms["ddim"] = losses.cross_entropy(codec.decoder(triple[0]), triple[1])
 
@@ -111,7 +111,7 @@ def step_terms(
             terms["regen"] = losses.cross_entropy(codec.decoder(z_regen), triple[1])
         if weights["regen_diff"]:
             terms["regen_diff"], figures["accuracy_regen_diff"] = _regenerated(
-                codec, paths, z_bridge, secrets, config, chance
+                codec, paths, z_bridge, secrets, config, draws
             )
         compared = weights["prvl"] or weights["percep"]
         if compared or settings.regen_on == "bridge" or curriculum.is_open(step, gates.robustness):
@@ -122,19 +122,19 @@ def step_terms(
                 if weights["prvl"]:
                     terms["prvl"] = losses.peak_region(pixels, clean_pixels, settings.region)
                 terms["percep"] = perceptual_difference(pixels, clean_pixels)
-            more, logged = through_pixels(codec, autoencoder, pixels, secrets[:shown], config, step, chance)
+            more, logged = through_pixels(codec, autoencoder, pixels, secrets[:shown], config, step, draws)
             terms, figures = {**terms, **more}, {**figures, **logged}
     return {name: term for name, term in terms.items() if weights[name] != 0}, figures
 
 
 def _regenerated(
-    codec: Codec, paths: Paths, z: Tensor, secrets: Tensor, config: TrainingConfig, chance: Chance
+    codec: Codec, paths: Paths, z: Tensor, secrets: Tensor, config: TrainingConfig, draws: Draws
 ) -> tuple[Tensor, Tensor]:
     """L_regen_diff on the first images of a batch, and the share of their bits that is read."""
     if paths.denoisers is None:
         raise ValueError("weights.regen_diff regenerates with a denoiser: give model.pipeline")
     count = max(round(config.regeneration.share * len(z)), 1)
-    logits = codec.decoder(regenerate(z[:count], paths.denoisers, config.regeneration, chance))
+    logits = codec.decoder(regenerate(z[:count], paths.denoisers, config.regeneration, draws))
     return losses.cross_entropy(logits, secrets[:count]), losses.bit_accuracy(logits, secrets[:count]).mean()
 
 
@@ -145,7 +145,7 @@ def _ddim_triple(
     secrets: Tensor,
     config: TrainingConfig,
     step: int,
-    chance: Chance,
+    draws: Draws,
     replay: Replay | None,
 ) -> Triple | None:
     """(marked z0, secrets, clean z0) of the DDIM path: of this batch, or replayed from earlier ones."""
@@ -162,7 +162,7 @@ def _ddim_triple(
         if replay is None:
             return fresh
         replay.push(fresh)
-    return replay.draw(chance, len(secrets))
+    return replay.draw(draws, len(secrets))
 
 
 def _figures(logits: Tensor, secrets: Tensor, delta: Tensor, sigma: float) -> Terms:
@@ -205,7 +205,7 @@ def train(
         codec.decoder.compile()
     run = Run(folder, config, accelerator, config.log.keep)
     replay = Replay(config.paths.replay) if config.paths.replay else None
-    guard, meter = CollapseGuard(config.guard), Meter()
+    guard, means = CollapseGuard(config.guard), RunningMeans()
     first, best = 0, -1.0
     if (loaded := run.load()) is not None:
         shared, own = loaded
@@ -226,14 +226,14 @@ def train(
         optimiser.set_rates(step, settings.warmup, settings.steps, settings.final_rate)
         weights = weights_of(config, step)
         for part in parts_of_step(accelerator, settings.accumulation):
-            chance = Chance(config.seed, step, part, accelerator.device)
+            draws = Draws(config.seed, step, part, accelerator.device)
             with accelerator.autocast():
-                terms, figures = step_terms(codec, autoencoder, paths, config, step, chance, count, replay)
+                terms, figures = step_terms(codec, autoencoder, paths, config, step, draws, count, replay)
                 loss = sum((weights[name] * term for name, term in terms.items()), torch.zeros(()))
             optimiser.backward(loss / settings.accumulation)
-            values = meter.add({**{f"loss_{k}": v for k, v in terms.items()}, "loss": loss, **figures})
+            values = means.add({**{f"loss_{k}": v for k, v in terms.items()}, "loss": loss, **figures})
             check_finite(step, {name: value for name, value in values.items() if name.startswith("loss")})
-        meter.add(optimiser.update())
+        means.add(optimiser.update())
         guard.check(step, values["accuracy"], values["delta_deviation"])
 
         done = step + 1
@@ -250,7 +250,7 @@ def train(
                 chosen_by = {name: v for name, v in figures_now.items() if name.startswith("measured")}
                 _save_codec(present, Path(folder) / "best", done, chosen_by, accelerator)
         if done % config.log.log_every == 0 or figures_now:
-            run.log(done, {**meter.means(), **figures_now})
+            run.log(done, {**means.means(), **figures_now})
         if config.log.sample_every and done % config.log.sample_every == 0 and accelerator.is_main_process:
             present = finished(codec, config, sigma)
             save_samples(present, autoencoder, paths, config, Path(folder) / "samples" / f"{done:08d}.png")

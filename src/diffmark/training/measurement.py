@@ -30,8 +30,8 @@ from diffmark.latent.calibration import Calibration, evidence
 from diffmark.latent.codec import Codec
 from diffmark.latent.vae import check_family
 from diffmark.provenance import command_line, provenance, weights_digest
-from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig
+from diffmark.training.draws import Draws
 from diffmark.training.pairs import BATCH, Pairs, batches, files, pairs_of_pictures, pairs_of_prompts
 from diffmark.training.paths import freeze
 from diffmark.training.preparation import open_vae
@@ -184,7 +184,7 @@ def _margins(detector: Detector, autoencoder: nn.Module, unseen: Pictures, rows:
 def _describe_negatives(margins: np.ndarray, codec: Codec, seed: int) -> dict[str, Any]:
     length = codec.config.length
     bits = margins > 0
-    secrets = Chance(seed, 0, 1).secrets(len(bits), length).numpy().astype(bool)
+    secrets = Draws(seed, 0, 1).secrets(len(bits), length).numpy().astype(bool)
     matches = (bits == secrets).sum(axis=1)
     threshold = statistics.match_threshold(length, 1e-3)
     return {

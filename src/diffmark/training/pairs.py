@@ -14,7 +14,7 @@ from tqdm import tqdm
 from diffmark.latent import vae
 from diffmark.latent.codec import Codec
 from diffmark.mark.context import watermark
-from diffmark.training.chance import Chance
+from diffmark.training.draws import Draws
 from diffmark.training.sources import Pictures
 
 BATCH = 16
@@ -30,7 +30,7 @@ def pairs_of_pictures(
     """D(z + delta) and D(z) of pictures, for injection mode final."""
     share = float(codec.config.injection.weights([0.0])[-1])
     for batch, pixels in batches(pictures, rows, "marking"):
-        secrets = Chance(seed, batch[0]).secrets(len(batch), codec.config.length)
+        secrets = Draws(seed, batch[0]).secrets(len(batch), codec.config.length)
         z = vae.encode(autoencoder, pixels)
         marked = vae.decode(autoencoder, z + share * codec.delta(secrets))
         yield secrets, files(marked), files(vae.decode(autoencoder, z))
@@ -43,7 +43,7 @@ def pairs_of_prompts(
     pipe.set_progress_bar_config(disable=True)
     for start in tqdm(range(0, len(prompts), BATCH), desc="generating", disable=None):
         part = list(prompts[start : start + BATCH])
-        secrets = Chance(seed, start).secrets(len(part), codec.config.length)
+        secrets = Draws(seed, start).secrets(len(part), codec.config.length)
 
         def generate(part: list[str] = part, start: int = start) -> list[Image.Image]:
             noise = [torch.Generator().manual_seed(FIRST_SEED + start + i) for i in range(len(part))]

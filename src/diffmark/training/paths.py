@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from diffmark.latent import bridge
 from diffmark.latent.bridge import Trajectory
 from diffmark.latent.injection import Injection
-from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig
+from diffmark.training.draws import Draws
 from diffmark.training.sources import Pictures
 
 NOWHERE = Trajectory((), (1.0,))
@@ -101,26 +101,26 @@ class Paths:
         source = self.denoisers.lcm.scheduler if self.uses_lcm else scheduler
         return bridge.sampler_trajectory(source, paths.steps), whole
 
-    def draw(self, chance: Chance, count: int, held_out: bool = False) -> Start:
+    def draw(self, draws: Draws, count: int, held_out: bool = False) -> Start:
         """The starts of a batch; `held_out` takes latents that are not trained on."""
         codec = self.config.codec
         shape = (count, codec.channels, codec.height, codec.width)
         pool = self.held_out if held_out else self.latents
-        rows = chance.indices(count, len(pool)) if pool is not None else None
+        rows = draws.indices(count, len(pool)) if pool is not None else None
         embeddings = lcm_embeddings = None
         if self.denoisers is not None:
             prompts = len(self.denoisers.embeddings)
             paired = rows is not None and pool is not None and prompts == len(pool)
-            prompt_rows = rows if paired else chance.indices(count, prompts)
+            prompt_rows = rows if paired else draws.indices(count, prompts)
             embeddings = self.denoisers.embeddings[prompt_rows].to(self.device)
             if self.uses_lcm and self.denoisers.lcm_embeddings is not None:
                 lcm_embeddings = self.denoisers.lcm_embeddings[prompt_rows].to(self.device)
         if pool is None or rows is None:
-            z = chance.normal(*shape)
-            noises = tuple(chance.normal(*shape) for _ in range(self.config.paths.steps - 1))
+            z = draws.normal(*shape)
+            noises = tuple(draws.normal(*shape) for _ in range(self.config.paths.steps - 1))
             return Start(z, noises if self.uses_lcm else (), embeddings, lcm_embeddings)
         z = pool[rows].float().to(self.device)
-        return Start(z, (chance.normal(*shape),) if self.injection.mode == "late" else (), embeddings)
+        return Start(z, (draws.normal(*shape),) if self.injection.mode == "late" else (), embeddings)
 
     def entered(self, start: Start, trajectory: Trajectory) -> Tensor:
         """Where a trajectory begins; a late one on pictures noised to its first step."""

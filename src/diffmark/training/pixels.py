@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from diffmark.latent import vae
 from diffmark.latent.codec import Codec
 from diffmark.training import curriculum, losses, robustness
-from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig
+from diffmark.training.draws import Draws
 
 Terms = dict[str, Tensor]
 
@@ -21,7 +21,7 @@ def through_pixels(
     secrets: Tensor,
     config: TrainingConfig,
     step: int,
-    chance: Chance,
+    draws: Draws,
 ) -> tuple[Terms, Terms]:
     """L_regen on the bridge and L_robust: some images are attacked, the others only make the round trip.
 
@@ -31,13 +31,13 @@ def through_pixels(
     groups = [("regen", slice(0, kept), pixels[:kept])] if config.paths.regen_on == "bridge" and kept else []
     if kept < len(pixels):
         settings = config.robustness
-        names = chance.choose(list(settings.attacks), min(settings.kinds, len(pixels) - kept))
+        names = draws.choose(list(settings.attacks), min(settings.kinds, len(pixels) - kept))
         strength = curriculum.attack_strength(
             step, settings.strength_start, settings.strength_end, settings.warmup, config.gates.robustness
         )
         for name, rows in zip(names, torch.arange(kept, len(pixels)).tensor_split(len(names)), strict=True):
-            drawn = settings.attacks[name] * strength * chance.uniform()
-            attacked = robustness.attack(name, pixels[rows], drawn, chance.generator)
+            drawn = settings.attacks[name] * strength * draws.uniform()
+            attacked = robustness.attack(name, pixels[rows], drawn, draws.torch)
             groups.append((name, slice(int(rows[0]), int(rows[-1]) + 1), attacked))
     if not groups:
         return {}, {}

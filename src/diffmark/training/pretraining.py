@@ -19,10 +19,10 @@ from tqdm import tqdm
 
 from diffmark.latent.codec import Codec, DeltaEncoder, rescale
 from diffmark.training import curriculum, losses
-from diffmark.training.chance import Chance
 from diffmark.training.config import DeltaConfig, TrainingConfig
+from diffmark.training.draws import Draws
 from diffmark.training.guards import CollapseGuard, check_finite
-from diffmark.training.meter import Meter
+from diffmark.training.means import RunningMeans
 from diffmark.training.optimisation import Optimiser, make_accelerator, part_size
 from diffmark.training.runs import Run
 
@@ -37,13 +37,13 @@ class Perturbation:
 
 
 def perturb(
-    encoder: DeltaEncoder, secrets: Tensor, chance: Chance, config: DeltaConfig, sigma: float
+    encoder: DeltaEncoder, secrets: Tensor, draws: Draws, config: DeltaConfig, sigma: float
 ) -> Perturbation:
-    """E_phi(secrets): alpha * (mu + sigma * eps), with draws of `chance`; brought to `sigma` if normalised."""
+    """E_phi(secrets): alpha * (mu + sigma * eps), eps from `draws`; brought to `sigma` if normalised."""
     mean, log_variance = encoder.distribution(secrets)
     sample = mean
     if config.variational:
-        sample = mean + torch.exp(0.5 * log_variance) * chance.normal(*mean.shape)
+        sample = mean + torch.exp(0.5 * log_variance) * draws.normal(*mean.shape)
     if not config.normalise:
         return Perturbation(encoder.alpha * sample, mean, log_variance)
     # Normalised, alpha's gradient is rounding noise, which AdamW blows up to full steps: alpha would wander through
@@ -52,29 +52,29 @@ def perturb(
 
 
 def pretraining_terms(
-    codec: Codec, config: TrainingConfig, step: int, chance: Chance, count: int, hosts: Tensor | None
+    codec: Codec, config: TrainingConfig, step: int, draws: Draws, count: int, hosts: Tensor | None
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The losses of one step of Algorithm 1, unweighted, and figures worth logging."""
     settings = config.pretraining
-    secrets = chance.secrets(count, codec.config.length)
-    delta = perturb(codec.encoder, secrets, chance, config.delta, pretraining_sigma(config, step)).delta
+    secrets = draws.secrets(count, codec.config.length)
+    delta = perturb(codec.encoder, secrets, draws, config.delta, pretraining_sigma(config, step)).delta
 
     clean = codec.decoder(delta)
     sigma_n = curriculum.pretraining_noise(step, settings.noise_start, settings.noise_end, settings.steps)
     seen = delta
     if settings.host:
         assert hosts is not None  # pretrain() has checked it
-        rows = chance.indices(count, len(hosts))
+        rows = draws.indices(count, len(hosts))
         seen = seen + hosts[rows].to(seen)
     moved = round(settings.geometry_share * count) if settings.geometry else 0
     if moved:
         strength = curriculum.ramp(step, 0, settings.geometry, settings.geometry_warmup)
-        seen = torch.cat([shift_geometry(seen[:moved], strength, chance), seen[moved:]])
+        seen = torch.cat([shift_geometry(seen[:moved], strength, draws), seen[moved:]])
     smoothed = round(settings.smooth_share * count)
     if smoothed:
         means = F.avg_pool2d(F.pad(seen[:smoothed], (1, 1, 1, 1), mode="reflect"), 3, stride=1)
         seen = torch.cat([means, seen[smoothed:]])
-    noisy = codec.decoder(seen + sigma_n * chance.normal(*delta.shape))
+    noisy = codec.decoder(seen + sigma_n * draws.normal(*delta.shape))
 
     terms = {
         "clean": losses.cross_entropy(clean, secrets),
@@ -97,16 +97,16 @@ def pretraining_terms(
     return terms, figures
 
 
-def shift_geometry(latents: Tensor, strength: float, chance: Chance) -> Tensor:
+def shift_geometry(latents: Tensor, strength: float, draws: Draws) -> Tensor:
     """Rotation by up to 45 strength degrees and a crop of down to 1 - strength / 2 of the area, for each image.
 
     On latents, which move almost as pixels do: a cheap stand-in for these attacks on the image.
     """
     count = len(latents)
-    draws = chance.uniforms(count, 4)
-    angle = (2 * draws[:, 0] - 1) * strength * math.pi / 4
-    side = (1 - 0.5 * strength * draws[:, 1]).sqrt()
-    shift = (2 * draws[:, 2:] - 1) * (1 - side)[:, None]
+    drawn = draws.uniforms(count, 4)
+    angle = (2 * drawn[:, 0] - 1) * strength * math.pi / 4
+    side = (1 - 0.5 * strength * drawn[:, 1]).sqrt()
+    shift = (2 * drawn[:, 2:] - 1) * (1 - side)[:, None]
     cosine, sine = side * angle.cos(), side * angle.sin()
     rows = [torch.stack([cosine, -sine, shift[:, 0]], dim=1), torch.stack([sine, cosine, shift[:, 1]], dim=1)]
     grid = F.affine_grid(torch.stack(rows, dim=1), list(latents.shape), align_corners=False)
@@ -166,7 +166,7 @@ def pretrain(
         config.optimiser.weight_decay,
     )
     run = Run(folder, config, accelerator, config.log.keep)
-    guard, meter = CollapseGuard(config.guard), Meter()
+    guard, means = CollapseGuard(config.guard), RunningMeans()
     recent: deque[float] = deque(maxlen=settings.stop_after)
     first = 0
     if (loaded := run.load()) is not None:
@@ -185,9 +185,9 @@ def pretrain(
     steps = tqdm(range(first, last), "pretraining", initial=first, total=settings.steps, disable=None)
     for step in steps:
         optimiser.set_rates(step, settings.warmup, settings.steps, settings.final_rate)
-        chance = Chance(config.seed, step, accelerator.process_index, accelerator.device)
+        draws = Draws(config.seed, step, accelerator.process_index, accelerator.device)
         with accelerator.autocast():
-            terms, figures = pretraining_terms(codec, config, step, chance, count, hosts)
+            terms, figures = pretraining_terms(codec, config, step, draws, count, hosts)
             loss = (
                 settings.clean * terms["clean"]
                 + settings.noisy * terms["noisy"]
@@ -196,7 +196,7 @@ def pretrain(
         optimiser.backward(loss)
         norms = optimiser.update()
 
-        values = meter.add({"loss": loss, **terms, **figures, **norms})
+        values = means.add({"loss": loss, **terms, **figures, **norms})
         check_finite(step, {name: values[name] for name in (*terms, "loss")})
         guard.check(step, values["accuracy_noisy"], values["delta_deviation"])
         read = torch.tensor(
@@ -209,7 +209,7 @@ def pretrain(
         done = step + 1
         ended = done == last or early
         if done % config.log.log_every == 0 or ended:
-            run.log(done, meter.means())
+            run.log(done, means.means())
         if done % config.log.save_every == 0 or ended:
             optimiser.average_buffers()
             own = {"guard": guard.state_dict(), "recent": list(recent)}

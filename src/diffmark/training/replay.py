@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffmark.training.chance import Chance
+from diffmark.training.draws import Draws
 
 Triple = tuple[Tensor, Tensor, Tensor]  # marked z0 (B, C, h, w), secrets (B, L), clean z0 (B, C, h, w)
 
@@ -42,9 +42,9 @@ class Replay:
             old[places.to(old.device)] = new[room:]
         self._next = (self._next + len(places)) % self.capacity
 
-    def draw(self, chance: Chance, count: int) -> Triple:
+    def draw(self, draws: Draws, count: int) -> Triple:
         """`count` rows, with replacement."""
-        rows = chance.indices(count, len(self)).to(self._stored[0].device)
+        rows = draws.indices(count, len(self)).to(self._stored[0].device)
         marked, secrets, clean = (part[rows] for part in self._stored)
         return marked, secrets, clean
 

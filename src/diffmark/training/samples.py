@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from diffmark.latent import vae
 from diffmark.latent.codec import Codec
-from diffmark.training.chance import Chance
 from diffmark.training.config import TrainingConfig
+from diffmark.training.draws import Draws
 from diffmark.training.paths import Paths, Start
 from diffmark.training.robustness import round_to_bytes
 
@@ -44,10 +44,10 @@ def measure(
     """Bit accuracy, of each bit too, and same-seed PSNR through 8-bit images, on starts that are not trained on."""
     right, ratios = [], []
     for number in range(0, config.log.measure_images, batch):
-        chance = Chance(config.seed, FIXED, number, codec.device)
+        draws = Draws(config.seed, FIXED, number, codec.device)
         count = min(batch, config.log.measure_images - number)
-        secrets = chance.secrets(count, codec.config.length)
-        start = paths.draw(chance, count, held_out=paths.held_out is not None)
+        secrets = draws.secrets(count, codec.config.length)
+        start = paths.draw(draws, count, held_out=paths.held_out is not None)
         marked, clean = marked_and_clean(codec, autoencoder, paths, start, secrets)
         logits = codec.decode(vae.encode(autoencoder, marked))
         right.append((logits.argmax(dim=-1) == secrets).float())
@@ -65,9 +65,9 @@ def save_samples(
     codec: Codec, autoencoder: nn.Module, paths: Paths, config: TrainingConfig, file: Path, count: int = 4
 ) -> None:
     """A row an image: marked, clean, their difference ten times over, delta as a heat map."""
-    chance = Chance(config.seed, FIXED, 0, codec.device)
-    secrets = chance.secrets(count, codec.config.length)
-    start = paths.draw(chance, count, held_out=paths.held_out is not None)
+    draws = Draws(config.seed, FIXED, 0, codec.device)
+    secrets = draws.secrets(count, codec.config.length)
+    start = paths.draw(draws, count, held_out=paths.held_out is not None)
     marked, clean = marked_and_clean(codec, autoencoder, paths, start, secrets)
     difference = ((marked - clean).abs() * AMPLIFIED).clamp(0, 2) - 1
     columns = [marked, clean, difference, heat_map(codec.delta(secrets), marked.shape[-2:])]

@@ -18,11 +18,11 @@ from torch.nn import functional as F
 
 from diffmark.baselines.aqualora import LatentWatermark, MessageLora, save_adapter
 from diffmark.baselines.training.common import accuracy, annealed, random_signs, train_stage
+from diffmark.training.draws import Draws
 from diffmark.vista.library import load_pipeline
 from diffmark.vista.scenes import caption, random_scene
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import encoded
-from diffmark.vista.training.loop import Chance
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,22 @@ class WatermarkJob:
         self.config, self.latents = config, latents
         self.model = LatentWatermark(config.bits, latents.shape[1], latents.shape[2], rms=config.rms)
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
-        config, rng = self.config, chance.numpy
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+        config, rng = self.config, draws.numpy
         picked = rng.integers(len(self.latents), size=config.watermark.batch)
-        messages = random_signs(len(picked), config.bits, chance.torch)
+        messages = random_signs(len(picked), config.bits, draws.torch)
         rms = annealed(config.first_rms, config.rms, 2 * step / config.watermark.steps)
         z = self.latents[torch.from_numpy(picked)] + self.model.delta(messages, rms)
-        logits = self.model(distorted_latents(z, config.noise, chance))
+        logits = self.model(distorted_latents(z, config.noise, draws))
         bits = F.binary_cross_entropy_with_logits(logits, (messages + 1) / 2)
         return bits, {"accuracy": accuracy(logits, messages)}
 
 
-def distorted_latents(z: Tensor, noise: float, chance: Chance) -> Tensor:
+def distorted_latents(z: Tensor, noise: float, draws: Draws) -> Tensor:
     """Latents (B, C, h, w) with another contrast, noise, and sometimes softness or a hole."""
-    rng = chance.numpy
+    rng = draws.numpy
     z = z * float(rng.uniform(0.8, 1.25)) + noise * rng.uniform() * torch.randn(
-        z.shape, generator=chance.torch
+        z.shape, generator=draws.torch
     )
     if rng.uniform() < 0.3:
         z = F.avg_pool2d(z, 3, 1, 1, count_include_pad=False)
@@ -96,15 +96,15 @@ class LoraJob:
         parts = {"lora": MessageLora(pipe.unet, config.bits, config.rank), "watermark": watermark}
         self.model = nn.ModuleDict(parts)
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
-        config, rng = self.config, chance.numpy
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+        config, rng = self.config, draws.numpy
         lora: Any = self.model["lora"]
         watermark: Any = self.model["watermark"]
         picked = rng.integers(len(self.latents), size=config.lora.batch)
         z0 = self.latents[torch.from_numpy(picked)]
-        messages = random_signs(len(z0), config.bits, chance.torch)
-        noise = torch.randn(z0.shape, generator=chance.torch)
-        t = torch.randint(0, 1000, (len(z0),), generator=chance.torch)
+        messages = random_signs(len(z0), config.bits, draws.torch)
+        noise = torch.randn(z0.shape, generator=draws.torch)
+        t = torch.randint(0, 1000, (len(z0),), generator=draws.torch)
         abar = self.pipe.scheduler.alphas_cumprod[t].view(-1, 1, 1, 1)
         with torch.no_grad():
             captions = [self._caption(int(i), rng) for i in picked]
@@ -112,7 +112,7 @@ class LoraJob:
             zt = abar.sqrt() * z0 + (1 - abar).sqrt() * noise
             delta = watermark.delta(messages)
             wanted = self._x0(self.frozen(zt, t, text).sample, zt, abar) + delta
-        drawn = 1 - torch.rand(len(z0), generator=chance.torch) * t / 1000
+        drawn = 1 - torch.rand(len(z0), generator=draws.torch) * t / 1000
         marked = zt + drawn.view(-1, 1, 1, 1) * abar.sqrt() * delta
         lora.set_message(messages)
         x0 = self._x0(lora.unet(marked, t, text).sample, marked, abar)

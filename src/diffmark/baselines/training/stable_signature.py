@@ -14,11 +14,11 @@ from diffmark.baselines.stable_signature import CELL, Extractor, SignedDecoder
 from diffmark.baselines.training.common import accuracy, annealed, picture_crops, random_signs, train_stage
 from diffmark.baselines.training.distortions import one_of
 from diffmark.baselines.weights import conv, scaled_to
+from diffmark.training.draws import Draws
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.library import load_autoencoder
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted, photographs
-from diffmark.vista.training.loop import Chance
 
 ATTACKS = ("resize", "jpeg", "blur", "brightness")
 
@@ -82,12 +82,12 @@ class ExtractorJob:
         config = self.config
         return picture_crops(rng, self.scenes, self.photos, count, config.crop, config.photo_share)
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         config, done = self.config, step / self.config.extractor.steps / self.config.quiet_at
-        x = self.pictures(chance.numpy, config.extractor.batch)
-        secrets = random_signs(len(x), config.bits, chance.torch)
+        x = self.pictures(draws.numpy, config.extractor.batch)
+        secrets = random_signs(len(x), config.bits, draws.torch)
         y = x + self.model.residual(x, secrets, annealed(config.first_rms, config.rms, done))
-        logits = self.model.extractor(one_of(ATTACKS, y, config.distortion * min(done, 1.0), chance.torch))
+        logits = self.model.extractor(one_of(ATTACKS, y, config.distortion * min(done, 1.0), draws.torch))
         loss = F.binary_cross_entropy_with_logits(logits, (secrets + 1) / 2)
         return loss, {"accuracy": accuracy(logits, secrets)}
 
@@ -115,13 +115,13 @@ class DecoderJob:
         self.model.extractor.requires_grad_(False)
         self.wanted = torch.from_numpy(key).float()
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
-        x = self.pictures(chance.numpy, self.config.decoder.batch)
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+        x = self.pictures(draws.numpy, self.config.decoder.batch)
         with torch.no_grad():
             z = self.vae.encode(x).latent_dist.mode()
             before = self.vae.decode(z).sample
         after = self.model.decode(z)
-        logits = self.model.extractor(one_of(ATTACKS, after, self.config.distortion, chance.torch))
+        logits = self.model.extractor(one_of(ATTACKS, after, self.config.distortion, draws.torch))
         bits = F.binary_cross_entropy_with_logits(logits, self.wanted.expand_as(logits))
         seen = masked_error(after, before)
         figures = {"bits": bits, "accuracy": accuracy(logits, self.wanted.expand_as(logits) - 0.5)}

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from diffmark.baselines.stegastamp import SIDE, StegaStampNetwork
 from diffmark.baselines.training.common import accuracy, annealed, picture_batch, random_signs, train_stage
 from diffmark.baselines.training.distortions import in_a_row
+from diffmark.training.draws import Draws
 from diffmark.vista.training.autoencoder import gradient_loss
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted, photographs
-from diffmark.vista.training.loop import Chance
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class StegaStampJob:
         self.config, self.scenes, self.photos = config, scenes, photos
         self.model = StegaStampNetwork(config.bits, config.width, config.rms)
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         config = self.config
         done = step / config.loop.steps
         rms = annealed(config.first_rms, config.rms, done / config.quiet_at)
         begun = (done - config.distortion_from) / (config.quiet_at - config.distortion_from)
-        x = picture_batch(chance.numpy, self.scenes, self.photos, config.loop.batch, SIDE, config.photo_share)
-        secrets = random_signs(config.loop.batch, config.bits, chance.torch)
+        x = picture_batch(draws.numpy, self.scenes, self.photos, config.loop.batch, SIDE, config.photo_share)
+        secrets = random_signs(config.loop.batch, config.bits, draws.torch)
         y = x + self.model.residual(x, secrets, rms)
-        logits = self.model(in_a_row(y, min(max(begun, 0.0), 1.0), chance.torch))
+        logits = self.model(in_a_row(y, min(max(begun, 0.0), 1.0), draws.torch))
         bits = F.binary_cross_entropy_with_logits(logits, (secrets + 1) / 2)
         # Relative to the size of the residual: only its shape is left to choose.
         shape = gradient_loss(y, x) / rms

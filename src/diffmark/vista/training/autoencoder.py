@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from diffmark.training.draws import Draws
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.scenes import HELD_OUT
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted, photographs, random_crop, to_tensor, to_uint8
-from diffmark.vista.training.loop import Chance, train
+from diffmark.vista.training.loop import train
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,15 @@ class AutoencoderJob:
             block_out_channels=config.block_out_channels, layers_per_block=config.layers_per_block
         )
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         config = self.config
         crops = [
-            random_crop(chance.numpy, self.scenes, self.photos, config.crop, config.photo_share)
+            random_crop(draws.numpy, self.scenes, self.photos, config.crop, config.photo_share)
             for _ in range(config.loop.batch)
         ]
         x = to_tensor(np.stack(crops))
         posterior = self.model.encode(x).latent_dist
-        z = posterior.sample(chance.torch)
+        z = posterior.sample(draws.torch)
         y = self.model.decode(z).sample
         mse = F.mse_loss(y, x)
         kl = 0.5 * (posterior.mean**2 + posterior.var - 1 - posterior.logvar).mean()

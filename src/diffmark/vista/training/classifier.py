@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from diffmark.training.draws import Draws
 from diffmark.vista.classifier import CHOICES, SceneClassifier, agreement, targets
 from diffmark.vista.scenes import HELD_OUT, random_scene
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted, to_tensor
-from diffmark.vista.training.loop import Chance, train
+from diffmark.vista.training.loop import train
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,16 @@ class ClassifierJob:
         self.config, self.scenes = config, scenes
         self.model = SceneClassifier()
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
-        picked = np.sort(chance.numpy.integers(len(self.scenes), size=self.config.loop.batch))
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+        picked = np.sort(draws.numpy.integers(len(self.scenes), size=self.config.loop.batch))
         x = to_tensor(self.scenes[picked])
         wanted = targets([random_scene(int(i)) for i in picked])
-        if chance.numpy.random() < 0.5:
+        if draws.numpy.random() < 0.5:
             x = x.flip(3)
-        if chance.numpy.random() < self.config.blur_share:
-            small = F.interpolate(x, scale_factor=float(chance.numpy.uniform(0.3, 0.8)), mode="area")
+        if draws.numpy.random() < self.config.blur_share:
+            small = F.interpolate(x, scale_factor=float(draws.numpy.uniform(0.3, 0.8)), mode="area")
             x = F.interpolate(small, x.shape[2:], mode="bilinear")
-        x = x + chance.numpy.uniform(0, 0.05) * torch.randn(x.shape, generator=chance.torch)
+        x = x + draws.numpy.uniform(0, 0.05) * torch.randn(x.shape, generator=draws.torch)
         logits = self.model(x)
         loss = sum((F.cross_entropy(logits[name], wanted[name]) for name in CHOICES), torch.zeros(()))
         loss = loss + 4 * F.binary_cross_entropy_with_logits(logits["objects"], wanted["objects"])

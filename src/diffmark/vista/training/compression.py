@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from diffmark.training.draws import Draws
 from diffmark.vista.compression import CompressionAutoencoder
 from diffmark.vista.scenes import HELD_OUT
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted, photographs, random_crop, to_tensor
-from diffmark.vista.training.loop import Chance, train
+from diffmark.vista.training.loop import train
 
 HELD_OUT_PHOTOS = 40  # the last ones of a folder, which training leaves alone
 
@@ -39,15 +40,15 @@ class CompressionJob:
         self.model = CompressionAutoencoder(config.width, config.channels, len(config.distortion_weights))
         self.weights = torch.tensor(config.distortion_weights)
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         config = self.config
         crops = [
-            random_crop(chance.numpy, self.scenes, self.photos, config.crop, config.photo_share)
+            random_crop(draws.numpy, self.scenes, self.photos, config.crop, config.photo_share)
             for _ in range(config.loop.batch)
         ]
         x = to_tensor(np.stack(crops))
-        quality = torch.from_numpy(chance.numpy.integers(0, len(self.weights), len(x)))
-        y, bits = self.model(x, quality + 1.0, chance.torch)
+        quality = torch.from_numpy(draws.numpy.integers(0, len(self.weights), len(x)))
+        y, bits = self.model(x, quality + 1.0, draws.torch)
         mse = (y - x).square().mean((1, 2, 3))
         loss = (bits / self.weights[quality] + mse).mean()
         return loss, {"bits": bits.mean(), "psnr": 10 * torch.log10(4 / mse).mean()}

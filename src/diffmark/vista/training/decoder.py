@@ -17,13 +17,14 @@ from tqdm import tqdm
 
 from diffmark.latent.vae import decode, encode
 from diffmark.provenance import weights_digest
+from diffmark.training.draws import Draws
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.paint import PAINTER
 from diffmark.vista.scenes import caption, random_scene
 from diffmark.vista.training.autoencoder import gradient_loss
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, encoded, painted, photographs, random_crop, to_tensor
-from diffmark.vista.training.loop import Chance, train
+from diffmark.vista.training.loop import train
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,11 @@ class DecoderJob:
         for part in (self.model.encoder, self.model.encoder_skip):
             part.requires_grad_(False)
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         config = self.config
-        x, z = self._batch(chance)
-        noise = _noise(z.shape, chance.torch)
-        z = z + config.noise * torch.rand(len(z), 1, 1, 1, generator=chance.torch) * noise
+        x, z = self._batch(draws)
+        noise = _noise(z.shape, draws.torch)
+        z = z + config.noise * torch.rand(len(z), 1, 1, 1, generator=draws.torch) * noise
         y = decode(self.model, z)
         again = encode(self.model, y)
         kept, kept_l1 = F.mse_loss(again, z), F.l1_loss(again, z)
@@ -91,9 +92,9 @@ class DecoderJob:
         loss = loss + config.latent_weight * kept + config.latent_l1_weight * kept_l1
         return loss, {"l1": l1, "contrast": contrast, "grid": grid, "latents": kept, "latents_l1": kept_l1}
 
-    def _batch(self, chance: Chance) -> tuple[Tensor, Tensor]:
+    def _batch(self, draws: Draws) -> tuple[Tensor, Tensor]:
         """Pictures (B, 3, crop, crop) and scaled latents of them."""
-        config, rng = self.config, chance.numpy
+        config, rng = self.config, draws.numpy
         side = config.crop // 8
         pictures, latents = [], []
         for _ in range(config.loop.batch):

@@ -9,10 +9,11 @@ from diffusers import LatentConsistencyModelPipeline, LCMScheduler
 from torch import Tensor
 from torch.nn import functional as F
 
+from diffmark.training.draws import Draws
 from diffmark.vista.scenes import random_caption
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Landscapes, landscapes
-from diffmark.vista.training.loop import Chance, train
+from diffmark.vista.training.loop import train
 from diffmark.vista.training.unet import build_unet, save_pipeline
 
 
@@ -70,16 +71,16 @@ class LCMJob:
         torch.nn.init.zeros_(self.model.time_embedding.cond_proj.weight)  # starts as the teacher
         self.signal = teacher.scheduler.alphas_cumprod
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
-        config, rng = self.config, chance.numpy
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+        config, rng = self.config, draws.numpy
         picked = rng.integers(len(self.data.latents), size=config.loop.batch)
         z0 = self.data.latents[torch.from_numpy(picked)].contiguous(memory_format=torch.channels_last)
-        noise = torch.randn(z0.shape, generator=chance.torch)
+        noise = torch.randn(z0.shape, generator=draws.torch)
         stride, levels = 1000 // config.solver_steps, self.open_levels(step)
-        late = torch.randint(1, levels + 1, (len(z0),), generator=chance.torch) * stride - 1
+        late = torch.randint(1, levels + 1, (len(z0),), generator=draws.torch) * stride - 1
         early = (late - stride).clamp(min=0)
         span = config.guidance_high - config.guidance_low
-        guidance = config.guidance_low + span * torch.rand(len(z0), generator=chance.torch)
+        guidance = config.guidance_low + span * torch.rand(len(z0), generator=draws.torch)
         z_late = self.teacher.scheduler.add_noise(z0, noise, late)
         with torch.no_grad():
             captions = [random_caption(self.data.scenes[i], rng) for i in picked]

@@ -1,36 +1,22 @@
 """The one training loop of the family: seeded by the step, logged as JSON lines, resumed exactly.
 
-A job says what is trained and what the loss of a step is. All chance in a step comes from generators that are
-seeded with (seed, step), so a run that was stopped and resumed makes the same numbers as one that was not.
+A job says what is trained and what the loss of a step is. The random numbers of a step are seeded with
+(seed, step), so a run that was stopped and resumed makes the same ones as a run that was not.
 """
 
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from diffmark.training.draws import Draws
 from diffmark.vista.training.config import LoopConfig
 
 STATE, LOG = "state.pt", "log.jsonl"
-
-
-@dataclass(frozen=True)
-class Chance:
-    """The random numbers of one step."""
-
-    numpy: np.random.Generator
-    torch: torch.Generator
-
-    @classmethod
-    def of_step(cls, seed: int, step: int) -> "Chance":
-        rng = np.random.default_rng([seed, step])
-        return cls(rng, torch.Generator().manual_seed(int(rng.integers(1 << 62))))
 
 
 class Job(Protocol):
@@ -41,7 +27,7 @@ class Job(Protocol):
         """All that is trained."""
         ...
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a step, and figures worth logging."""
         ...
 
@@ -81,7 +67,7 @@ def train(job: Job, config: LoopConfig, folder: Path, stop_after: int | None = N
     for step in tqdm(range(first, last), initial=first, total=config.steps, disable=None):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(config, step)
-        loss, figures = job.loss(step, Chance.of_step(config.seed, step))
+        loss, figures = job.loss(step, Draws(config.seed, step))
         loss.backward()
         norm = nn.utils.clip_grad_norm_(weights, config.clip)
         optimizer.step()

@@ -9,13 +9,14 @@ import torch
 from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from torch import Tensor, nn
 
+from diffmark.training.draws import Draws
 from diffmark.vista.library import load_pipeline
 from diffmark.vista.looks import LOOK_PHRASES, LOOKS
 from diffmark.vista.scenes import random_caption
 from diffmark.vista.text import build_text_encoder, build_tokenizer, with_strange_word
 from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Landscapes, landscapes
-from diffmark.vista.training.loop import Chance, train
+from diffmark.vista.training.loop import train
 
 SWAP_FROM = 350  # of 1,000: below, a picture is as good as made, and no caption should change it
 
@@ -119,19 +120,19 @@ class UNetJob:
                 not config.words_only or name.startswith("text_encoder.") or ".attn2." in name
             )
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         config, data = self.config, self.data
         kinds = 2 if config.twins else 1
-        swapped = chance.numpy.random() < config.swap_share
-        picked = chance.numpy.integers(config.scenes, size=config.loop.batch // kinds)
+        swapped = draws.numpy.random() < config.swap_share
+        picked = draws.numpy.integers(config.scenes, size=config.loop.batch // kinds)
         picked = np.concatenate([picked + kind * config.scenes for kind in range(kinds)])
         said = np.roll(picked, len(picked) // 2) if swapped else picked  # whose caption each gets: the twin's
         z0 = data.latents[torch.from_numpy(picked)].contiguous(memory_format=torch.channels_last)
         drawn = (len(z0) // kinds, *z0.shape[1:])
-        noise = torch.randn(drawn, generator=chance.torch)
-        noise = noise + config.noise_offset * torch.randn(*drawn[:2], 1, 1, generator=chance.torch)
+        noise = torch.randn(drawn, generator=draws.torch)
+        noise = noise + config.noise_offset * torch.randn(*drawn[:2], 1, 1, generator=draws.torch)
         low, high = config.times
-        t = torch.randint(max(low, SWAP_FROM) if swapped else low, high, drawn[:1], generator=chance.torch)
+        t = torch.randint(max(low, SWAP_FROM) if swapped else low, high, drawn[:1], generator=draws.torch)
         # A scene and its twin get the same noise: what is left to tell them apart is what their captions say.
         noise, t = noise.repeat(kinds, 1, 1, 1), t.repeat(kinds)
         zt = self.scheduler.add_noise(z0, noise, t)
@@ -139,7 +140,7 @@ class UNetJob:
             z0 = data.latents[torch.from_numpy(said)]
             signal = self.scheduler.alphas_cumprod[t].view(-1, 1, 1, 1)
             noise = (zt - signal.sqrt() * z0) / (1 - signal).sqrt()
-        text = self.text_states([self._caption(int(i), chance, swapped) for i in said])
+        text = self.text_states([self._caption(int(i), draws, swapped) for i in said])
         prediction = self.model["unet"](zt, t, text).sample
         target = noise if config.prediction == "epsilon" else self.scheduler.get_velocity(z0, noise, t)
         error = (prediction - target).pow(2)
@@ -152,8 +153,8 @@ class UNetJob:
         tokens = self.tokenizer(captions, padding="max_length", truncation=True, return_tensors="pt")
         return self.model["text_encoder"](tokens.input_ids)[0]
 
-    def _caption(self, index: int, chance: Chance, whole: bool = False) -> str:
-        rng, config = chance.numpy, self.config
+    def _caption(self, index: int, draws: Draws, whole: bool = False) -> str:
+        rng, config = draws.numpy, self.config
         if not whole and rng.random() < config.empty_share:
             return ""
         caption = random_caption(self.data.scenes[index], rng)

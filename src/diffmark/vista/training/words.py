@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diffmark.training.draws import Draws
 from diffmark.vista.scenes import random_caption, random_scene, twin_scene
 from diffmark.vista.training.config import LoopConfig
-from diffmark.vista.training.loop import Chance, train
+from diffmark.vista.training.loop import train
 from diffmark.vista.training.unet import save_pipeline
 
 
@@ -46,8 +47,8 @@ class WordsJob:
             }
         )
 
-    def loss(self, step: int, chance: Chance) -> tuple[Tensor, dict[str, Tensor]]:
-        rng, count = chance.numpy, self.config.loop.batch
+    def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+        rng, count = draws.numpy, self.config.loop.batch
         scenes = [
             (random_scene, twin_scene)[rng.integers(2)](int(rng.integers(self.config.scenes)))
             for _ in range(count)
@@ -60,7 +61,7 @@ class WordsJob:
         with torch.no_grad():
             known = self.before(tokens)[0]
         end = (tokens == self.tokenizer.eos_token_id).float().argmax(1)
-        place = end + (torch.rand(count, generator=chance.torch) * (tokens.shape[1] - end)).long()
+        place = end + (torch.rand(count, generator=draws.torch) * (tokens.shape[1] - end)).long()
         read: Any = self.model["words"]
         logits = 4 * states[torch.arange(count), place] @ F.normalize(read.weight, dim=1).T + read.bias
         bag = torch.zeros_like(logits).scatter_(1, tokens, 1.0)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class Meter:
+class RunningMeans:
     """Sums named scalars; a name that is missing in some steps is averaged over those that have it."""
 
     def __init__(self) -> None:
