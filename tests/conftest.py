@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import tempfile
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +22,11 @@ with warnings.catch_warnings():
 from diffmark.latent.codec import Codec, CodecConfig
 from diffmark.latent.injection import Injection
 
+# No test reads or makes the operator keys of whoever runs it, not even in fixtures of a module.
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="diffmark-tests-")
+for variable in ("DIFFMARK_KEY", "DIFFMARK_KEY_FILE", "DIFFMARK_KEY_COMMAND"):
+    os.environ.pop(variable, None)
+
 diffusers.utils.logging.set_verbosity_error()
 diffusers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
@@ -27,6 +34,12 @@ torch.set_num_threads(1)  # the models are tiny: a second thread only waits
 
 SIDE = 64  # pixels; 8x8 latents
 SEQUENCE, EMBED = 7, 32
+
+
+@pytest.fixture(autouse=True)
+def own_data_folder(tmp_path, monkeypatch):
+    """Every test starts without operator keys; a registry that it opens makes its own."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "own data"))
 
 
 @dataclass

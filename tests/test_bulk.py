@@ -34,7 +34,7 @@ from diffmark.bulk.worker import Settings, Worker, digests
 from diffmark.registry import Registry
 
 PROGRAM = Path(__file__).parent / "programs" / "bulk.py"
-CONFIG = {"codec": "x", "vae": None, "fpr": 1e-3, "registry": None}
+CONFIG = {"codec": "x", "vae": None, "fpr": 1e-3, "registry": None, "key_ids": []}
 
 
 @pytest.fixture(scope="module")

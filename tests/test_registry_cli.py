@@ -144,7 +144,11 @@ def test_verify_log_backup_and_restore(tmp_path: Path) -> None:
     head = output.split("head ")[1].split()[0]
     assert "the log was tampered with" in run("registry", "verify", "--anchor", "3:abc", code=1)
     assert json.loads(run("registry", "verify", "--anchor", head, "--json"))["ok"]
-    assert [row["action"] for row in json.loads(run("registry", "log", "--json"))] == ["create", "issue"]
+    assert [row["action"] for row in json.loads(run("registry", "log", "--json"))] == [
+        "create",
+        "set operator key",
+        "issue",
+    ]
     assert run("registry", "backup", str(tmp_path / "backup")).endswith("1 keys\n")
     other = ("--registry", f"sqlite:///{tmp_path / 'other.db'}")
     assert run("registry", "restore", str(tmp_path / "backup"), *other) == "restored 1 keys\n"

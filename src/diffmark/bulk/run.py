@@ -55,7 +55,8 @@ def detect_all(
     """
     settings = settings or Settings()
     config = asdict(settings) | {"registry": registry.store.place if registry else None}
-    results = Results(out, {name: config[name] for name in ("codec", "vae", "fpr", "registry")})
+    config["key_ids"] = list(settings.key_ids)  # as JSON gives it back
+    results = Results(out, {name: config[name] for name in ("codec", "vae", "fpr", "registry", "key_ids")})
     done = results.done()
     tables = on_ray(shards, settings, done, workers) if workers else in_process(shards, settings, done)
     for table in tables:

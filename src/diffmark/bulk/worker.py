@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from diffmark.bulk.sources import Item
 from diffmark.images import ImageError
+from diffmark.keys.ring import as_ring
 
 DETECTED = pa.schema(
     [
@@ -39,7 +40,8 @@ class Settings:
     fpr: float = 1e-3
     batch_size: int = 8
     device: str | None = None
-    key: str | None = None  # file of the operator key
+    key: str | None = None  # operator keys as --key names them: a file or a command, never a key
+    key_ids: tuple[str, ...] = ()  # that a worker has to find there
 
 
 class Worker:
@@ -48,10 +50,15 @@ class Worker:
     def __init__(self, settings: Settings, done: np.ndarray) -> None:
         from diffmark.detection.joint import open_detector
 
+        ring = as_ring(settings.key)
+        if settings.key_ids and ring.ids != settings.key_ids:
+            raise ValueError(
+                f"the run reads with operator keys {', '.join(settings.key_ids)}, and a worker has {ring}"
+            )
         self.detector = open_detector(
             settings.codec,
             settings.vae,
-            settings.key,
+            ring,
             fpr=settings.fpr,
             device=settings.device,
             batch_size=settings.batch_size,

@@ -22,6 +22,7 @@ from diffmark.cli import (
     generate,
     identify,
     info,
+    key,
     keys,
     registry,
     secret,
@@ -48,6 +49,7 @@ app.command("info")(info.info)
 app.command("bulk")(bulk.bulk)
 app.add_typer(c2pa.app, name="c2pa")
 app.add_typer(secret.app, name="secret")
+app.add_typer(key.app, name="key")
 app.add_typer(keys.app, name="keys")
 app.add_typer(registry.app, name="registry")
 app.add_typer(train.app, name="train")

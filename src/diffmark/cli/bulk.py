@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from diffmark.cli.detect import ReaderName
-from diffmark.cli.marks import KeyFile
+from diffmark.cli.marks import KeyFile, ring_for, tell_key
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
 
 
@@ -29,6 +29,10 @@ def bulk(
         str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
     ] = None,
     fpr: Annotated[float, typer.Option(help="False-positive rate of verdicts.")] = 1e-3,
+    run_fpr: Annotated[
+        float | None,
+        typer.Option(help="Chance of a single false verdict in the whole run; sets --fpr by its images."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images decoded at once.")] = 8,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
     workers: Annotated[
@@ -45,6 +49,7 @@ def bulk(
 ) -> None:
     """Read the marks of many images into a table: verdict, bits, p-value, and candidates if a registry is given.
 
+    The summary says how many false verdicts and names so many unmarked images would get by chance.
     What cannot be read gets a row with the reason. A bulk run that was stopped in any way goes on where it was when
     the same command is given again. Exit code 0: done; 2: an error.
     """
@@ -52,15 +57,28 @@ def bulk(
     from diffmark.bulk.sources import find
     from diffmark.bulk.worker import Settings
     from diffmark.progress import track
+    from diffmark.registry.answers import RATE
+    from diffmark.statistics import per_try
 
-    settings = Settings(codec, vae, fpr, batch_size, device, str(key) if key else None)
     shards, total = find(place, column, out)
+    if run_fpr is not None:
+        if total is None:
+            raise ValueError("--run-fpr needs to know how many images there are: give files, not containers")
+        fpr = per_try(run_fpr, max(total, 1))
     counts: Counter[str] = Counter()
     start = time.monotonic()
     with opened(registry, actor, index=True) if registry else nullcontext() as keys:
+        ring = ring_for(keys, key)
+        tell_key(ring)
+        settings = Settings(codec, vae, fpr, batch_size, device, key, ring.ids)
         made = detect_all(shards, out, settings, registry=keys, workers=workers, top=top, reason=reason)
         for count in track((one for part in made for one in part.elements()), "detecting", total):
             counts[count] += 1
     rows = sum(counts.values())
+    read = rows - counts["error"]
     summary = {"rows": rows, **counts, "out": out, "seconds": round(time.monotonic() - start, 1)}
+    # What chance alone would give among so many unmarked images.
+    summary |= {"fpr": fpr, "expected_false_verdicts": float(f"{read * fpr:.3g}")}
+    if registry:
+        summary["expected_false_names"] = float(f"{read * RATE:.3g}")
     show(summary if as_json else summary | {"out": f"{out} ({rows} new rows)"}, as_json)

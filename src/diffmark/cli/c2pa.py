@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diffmark.cli.marks import KeyFile
+from diffmark.cli.marks import KeyFile, ring_for
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def recover(
     """
     from diffmark.detection.joint import open_detector
 
-    detection = open_detector(codec, vae, key).detect(image)
     with opened(url, actor) as registry:
+        detection = open_detector(codec, vae, ring_for(registry, key)).detect(image)
         names = registry.manifests.of(registry.identify(detection, reason=reason))
         data = registry.manifests.get(names[0][0]) if names else None
     if data is None:

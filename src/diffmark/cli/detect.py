@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diffmark.cli.marks import KeyFile
+from diffmark.cli.marks import KeyFile, tell_key
 from diffmark.cli.payloads import read_scheme
 
 if TYPE_CHECKING:
     from diffmark.detection.joint import JointDetector
     from diffmark.detection.latent import Detector
     from diffmark.detection.pixel import PixelDetector
+    from diffmark.keys.ring import RingLike
 
 ReaderName = Annotated[
     str,
@@ -72,12 +73,16 @@ def detect(
 
 
 def open_reader(
-    codec: str, vae: str | None, key: Path | None, plain: bool = False, **options: Any
+    codec: str, vae: str | None, key: RingLike, plain: bool = False, **options: Any
 ) -> PixelDetector | JointDetector | Detector:
-    """The detector that a command's options name."""
+    """The detector that a command's options name; which operator key it reads with is said."""
     from diffmark.detection.joint import open_detector
+    from diffmark.keys.ring import as_ring
 
-    return open_detector(codec, vae, key, search=not plain, **options)
+    ring = as_ring(key)
+    detector = open_detector(codec, vae, ring, search=not plain, **options)
+    tell_key(ring)
+    return detector
 
 
 def mapped(outcomes: Iterator[Any], paths: list[Path], detector: Any, folder: Path) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,11 +24,16 @@ from diffmark.cli.marks import (
     Principal,
     SecretOption,
     check_choice,
+    ring_for,
     secrets_for,
+    tell_key,
 )
 from diffmark.cli.opening import Actor, Url, opened
 from diffmark.cli.payloads import read_scheme
 from diffmark.records import RECORDS, append_record
+
+if TYPE_CHECKING:
+    from diffmark.keys.ring import KeyRing
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".gif": "GIF"}
 QUALITY = 95  # of lossy formats; PNG takes no notice
@@ -92,17 +97,19 @@ def embed(
     targets = _targets(paths, out, format)
     scheme = read_scheme(payload_key, payload_bits, 64) if codec == "pixel" else None
     check_choice(secret, principal, scheme, account if codec == "pixel" else None)
-    marker = (
-        _pixel_marker(key, quality, vae, strength)
-        if codec == "pixel"
-        else _latent_marker(codec, vae, strength)
-    )
-    if codec != "pixel":
-        scheme = read_scheme(payload_key, payload_bits, marker.length)
-        check_choice(secret, principal, scheme, account)
     records = out / RECORDS if targets[0] != out else None
     code = 0
     with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:
+        ring = ring_for(keys, key)
+        marker = (
+            _pixel_marker(ring, quality, vae, strength)
+            if codec == "pixel"
+            else _latent_marker(codec, vae, strength, ring)
+        )
+        if codec != "pixel":
+            scheme = read_scheme(payload_key, payload_bits, marker.length)
+            check_choice(secret, principal, scheme, account)
+        tell_key(ring)
         finish = signing(keys, c2pa_cert, c2pa_key)
         if finish and keys is not None and principal is None:
             if secret == "random":
@@ -156,9 +163,7 @@ class _Marker:
         return f"  SSIMULACRA2 {record['ssimulacra2']:.1f}, {bits}{notes}"
 
 
-def _pixel_marker(
-    key: Path | None, quality: float | None, vae: str | None, strength: float | None
-) -> _Marker:
+def _pixel_marker(ring: KeyRing, quality: float | None, vae: str | None, strength: float | None) -> _Marker:
     import warnings
 
     from diffmark.images import read_image
@@ -167,7 +172,7 @@ def _pixel_marker(
 
     if vae is not None or strength is not None:
         raise typer.BadParameter("--vae and --strength are for latent codecs: the pixel layer has --quality")
-    codec = PixelCodec(key)
+    codec = PixelCodec(ring.current)
 
     def mark(path: Path, bits: Any) -> tuple[Any, Any, dict[str, Any]]:
         with warnings.catch_warnings():
@@ -183,19 +188,20 @@ def _pixel_marker(
     return _Marker(codec.length, mark)
 
 
-def _latent_marker(codec: str, vae: str | None, strength: float | None) -> _Marker:
+def _latent_marker(codec: str, vae: str | None, strength: float | None, ring: KeyRing) -> _Marker:
     from diffmark.detection.latent import Detector
     from diffmark.images import read_image
     from diffmark.mark.image import embed as mark_latent
     from diffmark.secret import to_hex
 
-    detector = Detector.from_pretrained(codec, vae)
+    detector = Detector.from_pretrained(codec, vae, ring=ring)
     dose = 1.0 if strength is None else strength
 
     def mark(path: Path, bits: Any) -> tuple[Any, Any, dict[str, Any]]:
         picture = read_image(path)
         image = mark_latent(picture, detector.codec, detector.vae, bits, dose)
-        return image, picture, {"secret": to_hex(bits), "strength": dose}
+        record = {"secret": to_hex(bits), "strength": dose, "key_id": ring.current.id}
+        return image, picture, record
 
     return _Marker(detector.length, mark)
 

@@ -20,7 +20,9 @@ from diffmark.cli.marks import (
     Principal,
     SecretOption,
     check_choice,
+    ring_for,
     secrets_for,
+    tell_key,
 )
 from diffmark.cli.opening import Actor, Url, opened
 from diffmark.cli.payloads import read_scheme
@@ -76,6 +78,7 @@ def generate(
 ) -> None:
     """Generate images that carry a secret."""
     from diffmark.detection.joint import LATENT
+    from diffmark.keys.ring import as_ring
     from diffmark.latent.codec import Codec
     from diffmark.latent.vae import fits
     from diffmark.mark.generation import ImageSpec, Sampling, generate_into
@@ -84,9 +87,10 @@ def generate(
     from diffmark.progress import track
 
     texts = _prompts(prompt, prompts)
+    as_ring(key)  # a bad key is said before any work
     if codec is not None and layers is Layers.pixel:
         raise typer.BadParameter("the pixel layer alone needs no latent codec: leave out --codec or --layers")
-    pixel = PixelCodec(key) if layers is not Layers.generation else None
+    pixel = PixelCodec() if layers is not Layers.generation else None
     loaded = Codec.from_pretrained(codec or LATENT) if layers is not Layers.pixel else None
     length = loaded.config.length if loaded else PixelCodec().length
     scheme = read_scheme(payload_key, payload_bits, length)
@@ -107,9 +111,13 @@ def generate(
     made_by = {"model": model, "layers": layers.value}
     if loaded is not None:
         made_by["codec"] = codec or LATENT
-    if pixel is not None:
-        made_by["key_id"] = pixel.key.id
     with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:
+        ring = ring_for(keys, key)
+        made_by["key_id"] = ring.current.id
+        pixel = PixelCodec(ring.current) if pixel else None
+        if loaded is not None:
+            loaded.use_key(ring.current)
+        tell_key(ring)
         finish = signing(keys, c2pa_cert, c2pa_key)
         prompts_of_all = texts * count
         secrets = secrets_for(

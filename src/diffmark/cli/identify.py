@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diffmark.cli.detect import ReaderName, open_reader
-from diffmark.cli.marks import KeyFile
+from diffmark.cli.marks import KeyFile, ring_for
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
 
 if TYPE_CHECKING:
+    from diffmark.keys.ring import RingLike
     from diffmark.registry import Identification
 
 
@@ -50,13 +51,14 @@ def identify(
     2: an image could not be read, or another error. Every call is written to the registry's audit log before its
     answer is shown.
     """
-    found = list(read(images or [], codec, vae, key))
-    sources = [(name, values) for name, values in found if values is not None]
-    if not found and not bits:
-        raise ValueError("give an image, a folder, a file of logits, or --bits HEX")
     options: dict[str, Any] = {"rate": None if closed else rate, "reason": reason}
-    logits = [values for _, values in sources]
     with opened(registry, actor) as opened_registry:
+        ring = ring_for(opened_registry, key)
+        found = list(read(images or [], codec, vae, ring))
+        if not found and not bits:
+            raise ValueError("give an image, a folder, a file of logits, or --bits HEX")
+        sources = [(name, values) for name, values in found if values is not None]
+        logits = [values for _, values in sources]
         names = list(bits or [])
         results = [opened_registry.identify_bits(text, top, **options) for text in names]
         if logits and together:
@@ -70,8 +72,8 @@ def identify(
     raise typer.Exit(2 if unreadable else 0 if all(result.verdict for result in results) else 1)
 
 
-def read(names: list[str], codec: str, vae: str | None, key: Path | None) -> Iterator[tuple[str, Any]]:
-    """(name, logits (64, 2)) of every image or row of a logits file; None for an image that cannot be read."""
+def read(names: list[str], codec: str, vae: str | None, key: RingLike) -> Iterator[tuple[str, Any]]:
+    """(name, Detection or logits (64, 2)) of every image or row of a logits file; None for what cannot be read."""
     from diffmark.cli.detect import expand
     from diffmark.progress import track
 
@@ -87,7 +89,7 @@ def read(names: list[str], codec: str, vae: str | None, key: Path | None) -> Ite
         for path, outcome in zip(pictures, track(outcomes, "reading", len(pictures)), strict=True):
             if isinstance(outcome, ImageError):
                 typer.echo(f"error: {outcome}", err=True)
-            yield str(path), None if isinstance(outcome, ImageError) else outcome.logits
+            yield str(path), None if isinstance(outcome, ImageError) else outcome
 
 
 def read_logits(path: Path) -> Iterator[tuple[str, Any]]:

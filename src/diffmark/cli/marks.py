@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from diffmark.keys.ring import KeyRing, RingLike
     from diffmark.payload.scheme import PayloadScheme
     from diffmark.registry import Registry
 
@@ -22,14 +23,30 @@ PayloadKey = Annotated[
 Account = Annotated[int | None, typer.Option(help="The account in the payload.")]
 PayloadBits = Annotated[str, typer.Option(help="Bits of account, nonce and check.")]
 KeyFile = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--key",
-        envvar="DIFFMARK_KEY_FILE",
-        help="File with the operator key of the pixel layer (64 hex digits, mode 600); the public key by default.",
+        help="Operator keys: a ring file (mode 600), command:CMD that prints one, or public; by default "
+        "DIFFMARK_KEY, DIFFMARK_KEY_FILE, DIFFMARK_KEY_COMMAND, or your own ring (diffmark key show).",
     ),
 ]
 DEFAULT_BITS = "20,13,12"
+
+
+def ring_for(registry: Registry | None, key: RingLike) -> KeyRing:
+    """The operator keys of a command: those of its registry, if it has one, or those that are found."""
+    from diffmark.keys.ring import as_ring
+
+    if registry is None:
+        return as_ring(key)
+    from diffmark.registry.operator_key import registry_ring
+
+    return registry_ring(registry, key)
+
+
+def tell_key(ring: KeyRing) -> None:
+    """Say on stderr which operator key is used."""
+    typer.echo(str(ring), err=True)
 
 
 def check_choice(

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from diffmark.cli.marks import KeyFile
 from diffmark.cli.opening import Actor, Json, Reason, Url, default_url, opened, plain_errors, show
 
 app = typer.Typer(help="Make, check, guard, back up and measure a registry.", no_args_is_help=True)
@@ -16,10 +17,17 @@ Role = Annotated[str, typer.Argument(help="operator, auditor or investigator.")]
 
 
 @app.command()
-def init(registry: Url = None, actor: Actor = None) -> None:
-    """Make a registry, or bring an old one up to date. Whoever makes it holds all roles."""
+def init(key: KeyFile = None, registry: Url = None, actor: Actor = None) -> None:
+    """Make a registry, or bring an old one up to date. Whoever makes it holds all roles.
+
+    It gets operator keys from its start: those that are given, or a ring of your own, made if there is none.
+    """
+    from diffmark.registry.operator_key import registry_ring
+
     with opened(registry, actor) as opened_registry:
+        ring = registry_ring(opened_registry, key)
         typer.echo(f"{opened_registry.store.place}: {len(opened_registry)} keys")
+        typer.echo(f"marks: {ring}")
 
 
 @app.command()

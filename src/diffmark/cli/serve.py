@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diffmark.cli.detect import ReaderName
-from diffmark.cli.marks import KeyFile
+from diffmark.cli.marks import KeyFile, ring_for, tell_key
 from diffmark.cli.opening import Actor, Json, Url, opened, show
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def serve(
     from diffmark.server.service import Service
 
     with opened(url, actor, index=True) as registry:
-        detector = open_detector(codec, vae, key, fpr=fpr)
+        ring = ring_for(registry, key)
+        tell_key(ring)
+        detector = open_detector(codec, vae, ring, fpr=fpr)
         service = Service(detector, registry)
         service.painter = _painter(service, model)
         app = create_app(service)
@@ -74,7 +76,7 @@ def _painter(service: Service, model: str | None) -> Painter | None:
     latent = service.reading.latent
     if model is None and (latent is None or latent.codec.config.family != "vista"):
         return None
-    codec = latent.codec if latent else None
+    codec = latent.codec if latent else None  # it writes under the key that the detector reads with
     pixel = None if service.reading.detector is latent else service.reading.pixel.codec
     painter = Painter.load(model or "vista", codec, pixel)
     if codec and painter.codec is None:

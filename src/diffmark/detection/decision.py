@@ -13,7 +13,7 @@ Pure functions of margins: nothing here needs torch.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -32,10 +32,11 @@ NOT_FINITE = "the decoder gave numbers that are not finite: try a vae in float32
 
 @dataclass(frozen=True)
 class BlindTest:
-    """The calibrated p-value of a reader's evidence, and the smallest that its calibration can state."""
+    """A reader's evidence with its calibrated p-value, and the smallest that the calibration can state."""
 
     p_value: float
     smallest: float
+    score: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,13 @@ class Detection:
     notes: tuple[str, ...] = ()
     reader: str = ""  # who read it: "pixel", or a latent codec's name
     tries: int = 1  # readers that were tried; the p-value counts them
-    key_id: str | None = None  # of the operator key, where the reader has one
+    key_id: str | None = None  # of the operator key that it was read under
+    score: float | None = (
+        None  # evidence of some mark: nats in the pixel layer, mean |margin| of a latent codec
+    )
+    others: tuple[
+        np.ndarray, ...
+    ] = ()  # logits under older operator keys, where the reader cannot tell which
 
     @property
     def secret(self) -> str:
@@ -86,6 +93,7 @@ class Detection:
         }
         for name in ("matched_secret", "matches", "threshold", "soft_p_value", "reader", "tries", "key_id"):
             values[name] = getattr(self, name)
+        values["score"] = None if self.score is None else round(self.score, 4)
         values["payload"] = asdict(self.payload) if self.payload else None
         values["margins"] = [round(float(margin), 4) for margin in self.margins]
         values["notes"] = list(self.notes)
@@ -119,11 +127,17 @@ class Detection:
                 f"{self.payload.errors} bits corrected; p = {self.p_value:.2g}"
             )
         if self.test == "payload":
-            return "no payload verifies under this key"
+            return f"no payload verifies under this key at a false-positive rate of {self.fpr:g}"
         if self.test == "blind" and self.verdict == "undecided":
-            return f"no secret was given, and the calibration cannot state a rate of {self.fpr:g}"
+            return (
+                f"no secret was given; score {self.score:.3g}, and the calibration cannot state a rate of "
+                f"{self.fpr:g}"
+            )
         if self.test == "blind":
-            return f"no secret was given; unmarked images are read this surely with p = {self.p_value:.2g}"
+            return (
+                f"no secret was given, so nobody is named; score {self.score:.3g}: unmarked images have it with "
+                f"p = {self.p_value:.2g}"
+            )
         return (
             "no secret was given and the codec is not calibrated for this reading: bits alone prove nothing"
         )
@@ -167,7 +181,8 @@ def decide(
         shared["logits"] = np.nan_to_num(logits, posinf=0, neginf=0)
         shared["notes"] = (*notes, NOT_FINITE)
         return Detection(verdict="undecided", test="none", p_value=None, **shared)
-    payload = question.payload.decode(margins) if question.payload else None
+    shared["score"] = blind.score if blind else None
+    payload = _payload(question, margins) if question.payload else None
     if question.secrets is not None:
         return _against(question, margins, bits, {**shared, "payload": payload})
     if payload is not None:
@@ -181,6 +196,15 @@ def decide(
             verdict = "undecided"  # too few negatives to ever say "marked" at this rate
         return Detection(verdict=verdict, test="blind", p_value=p_value, **shared)
     return Detection(verdict="undecided", test="none", p_value=None, **shared)
+
+
+def _payload(question: Question, margins: NDArray[np.floating[Any]]) -> Payload:
+    """What a payload scheme reads; verified only if random bits would be so with at most the stated rate."""
+    assert question.payload is not None
+    found = question.payload.decode(margins)
+    if found.verified and statistics.family_wise(found.p_value, question.tries) > question.fpr:
+        return replace(found, verified=False, account=None, nonce=None)
+    return found
 
 
 def _against(

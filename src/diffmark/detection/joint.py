@@ -18,9 +18,8 @@ from diffmark.detection.decision import Detection, Question
 from diffmark.detection.evidence_map import EvidenceMap
 from diffmark.detection.pixel import PixelDetector, in_order, is_clear
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
+from diffmark.keys.ring import RingLike, as_ring
 from diffmark.payload.scheme import PayloadScheme
-from diffmark.pixel.codec import PixelCodec
-from diffmark.pixel.keys import OperatorKey
 from diffmark.secret import SecretLike
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ class JointDetector:
             picture = read_image(image, self.pixel.max_pixels)
         except ImageError as error:
             return error
-        reading = self.pixel.codec.read(picture, self.pixel.search)
+        reading = self.pixel.read(picture)
         found = self.pixel.decide_reading(reading, picture, question)
         return found if is_clear(reading) else (found, picture)
 
@@ -129,7 +128,7 @@ def better(first: Detection, second: Detection | ImageError) -> Detection:
 def open_detector(
     codec: str | Path = AUTO,
     vae: str | Path | None = None,
-    key: OperatorKey | bytes | str | Path | None = None,
+    key: RingLike = None,
     *,
     search: bool = True,
     fpr: float = 1e-3,
@@ -140,23 +139,23 @@ def open_detector(
 ) -> PixelDetector | JointDetector | Detector:
     """A detector by name: `auto` (pixel layer, then the latent codec at hand), `pixel`, or a latent codec.
 
-    `key` is the operator key of the pixel layer. `vae` and further options are those of `Detector`.
+    `key` is an operator key or a ring of them (see `as_ring`); by default the operator's ring, or else the public
+    key. Every key is a try. `vae` and further options are those of `Detector`.
     """
+    ring = as_ring(key)
     both = codec == AUTO and (vae is not None or find_spec("torch") is not None)
     shared: dict[str, Any] = {"fpr": fpr, "payload": payload, "max_pixels": max_pixels}
-    shared["tries"] = 2 if both else 1
+    shared["tries"] = len(ring) * (2 if both else 1)
 
     def load(name: str | Path) -> Detector:
         from diffmark.detection.latent import Detector
         from diffmark.mark.loading import find_device
 
-        return Detector.from_pretrained(name, vae, **shared, **latent).to(find_device(device))
+        return Detector.from_pretrained(name, vae, ring=ring, **shared, **latent).to(find_device(device))
 
     if codec not in (AUTO, PIXEL):
-        if key is not None:
-            raise ValueError(f"an operator key is for the pixel layer: {str(codec)!r} is a latent codec")
         return load(codec)
     if codec == PIXEL and vae is not None:
         raise ValueError("the pixel layer reads without an autoencoder: leave out --vae")
-    pixel = PixelDetector(PixelCodec(key), search=search, **shared)
+    pixel = PixelDetector(ring, search=search, **shared)
     return JointDetector(pixel, lambda: load(LATENT)) if both else pixel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from torch import nn
 from diffmark.detection.decision import BlindTest, Detection, Question, decide
 from diffmark.detection.evidence_map import EvidenceMap
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
+from diffmark.keys.bits import KeyedBits
+from diffmark.keys.ring import KeyRing
 from diffmark.latent.calibration import evidence
 from diffmark.latent.codec import Codec
 from diffmark.latent.files import find_codec, read_config
@@ -26,7 +29,10 @@ OTHER_VAE = "the codec is calibrated for another autoencoder: read with that one
 
 
 class Detector:
-    """Reads secrets from images with a codec and the autoencoder of its family, both of which it puts into eval."""
+    """Reads secrets from images with a codec and the autoencoder of its family, both of which it puts into eval.
+
+    With a ring the codec is used under the operator's current key; older ones are read besides, each a try.
+    """
 
     def __init__(
         self,
@@ -38,9 +44,16 @@ class Detector:
         batch_size: int = 8,
         max_pixels: int = MAX_PIXELS,
         name: str = "codec",
-        tries: int = 1,
+        tries: int | None = None,
+        ring: KeyRing | None = None,
     ) -> None:
         check_family(codec.config, vae)
+        if ring is not None:
+            codec.use_key(ring.current)
+        self.older = tuple(KeyedBits(key, codec.config.length) for key in ring.older) if ring else ()
+        tries = 1 + len(self.older) if tries is None else tries
+        if tries < 1 + len(self.older):
+            raise ValueError(f"{1 + len(self.older)} keys are as many tries, got tries={tries}")
         Question(fpr, None, payload, tries).check(codec.config.length)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -116,9 +129,19 @@ class Detector:
 
     @torch.no_grad()
     def logits(self, pixels: torch.Tensor) -> np.ndarray:
-        """Pixels in [-1, 1] at `image_size`, (B, 3, H, W) -> logits (B, L, 2)."""
+        """Pixels in [-1, 1] at `image_size`, (B, 3, H, W) -> logits (B, L, 2) of secret bits, without lean."""
+        margins = self.raw_margins(pixels)
+        if self.codec.calibration is not None:
+            margins = self.codec.calibration.whitened(margins)
+        half = margins.astype(np.float32) / 2
+        return self.codec.keyed.read(np.stack([-half, half], axis=-1))
+
+    @torch.no_grad()
+    def raw_margins(self, pixels: torch.Tensor) -> np.ndarray:
+        """Margins (B, L) of the bits that the network carries, as it gives them: what a calibration measures."""
         device = next(self.vae.parameters()).device
-        return self.codec.decode(encode(self.vae, pixels.to(device))).cpu().numpy()
+        logits = self.codec.decode(encode(self.vae, pixels.to(device))).cpu().numpy()
+        return logits[..., 1] - logits[..., 0]
 
     def evidence_map(self, image: ImageLike, found: Detection) -> EvidenceMap:
         """Where in an image the mark is: for the secret that matched, or for the bits that were read."""
@@ -135,18 +158,30 @@ class Detector:
     ) -> Detection:
         """The verdict on one image's logits, (L, 2)."""
         question = Question(self.fpr, secrets, self.payload, self.tries)
-        blind = self._blind(np.asarray(logits, np.float32))
+        logits = np.asarray(logits, np.float32)
+        blind = self._blind(logits)
         if self._other_vae and secrets is None:
             notes = notes if self.payload else (*notes, OTHER_VAE)
-        return decide(logits, question, blind, source, notes, self.name)
+        key_id = self.codec.keyed.key_id
+        found = decide(logits, question, blind, source, notes, self.name, key_id)
+        if not self.older or not np.isfinite(logits).all():
+            return found
+        carried = self.codec.keyed.carried(logits)
+        others = [keyed.read(carried) for keyed in self.older]
+        answers = [found] + [
+            decide(other, question, blind, source, notes, self.name, keyed.key_id)
+            for keyed, other in zip(self.older, others, strict=True)
+        ]
+        best = min(answers, key=lambda one: 1.0 if one.p_value is None else one.p_value)
+        return replace(best, others=tuple(one.logits for one in answers if one is not best))
 
     def _blind(self, logits: np.ndarray) -> BlindTest | None:
         """None without a calibration for this autoencoder."""
         calibration = self.codec.calibration
         if calibration is None or self._other_vae:
             return None
-        found = evidence(logits[:, 1] - logits[:, 0])
-        return BlindTest(calibration.p_value(float(found)), calibration.smallest)
+        found = float(evidence(logits[:, 1] - logits[:, 0]))
+        return BlindTest(calibration.p_value(found), calibration.smallest, found)
 
     @property
     def _other_vae(self) -> bool:

@@ -45,7 +45,8 @@ class EvidenceMapper:
         picture = read_image(image, self.detector.max_pixels).resized(codec.config.image_size)
         pixels = torch.from_numpy(picture.pixels())[None]
         z = encode(vae, pixels.to(next(vae.parameters()).device)).float().to(codec.device)
-        read = (self._margins(z) > 0).cpu().numpy().astype(np.uint8)
+        logits = codec.keyed.read(codec.decode(z).cpu().numpy())
+        read = (logits[..., 1] > logits[..., 0]).astype(np.uint8)
         bits = read if secret is None else as_secrets(secret, codec.config.length)  # (1, L)
         if len(bits) != 1:
             raise ValueError(f"a map speaks for one secret, got {len(bits)}")
@@ -75,7 +76,8 @@ class EvidenceMapper:
             )
             occluded[number, :, rows, columns] = smooth[0, :, rows, columns]
         change = self._margins(z) - self._margins(occluded)  # (TILES^2, L)
-        signs = torch.from_numpy(bits[0].astype(np.float32) * 2 - 1).to(change)
+        carried = self.detector.codec.keyed.write(bits[0])
+        signs = torch.from_numpy(carried.astype(np.float32) * 2 - 1).to(change)
         return ((change * signs).sum(1) / change.norm(dim=1).clamp_min(1e-12)).view(TILES, TILES)
 
     def _margins(self, z: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from diffmark.detection.evidence_map import EvidenceMap
 from diffmark.detection.pixel_calibration import blind_test
 from diffmark.detection.pixel_evidence import evidence_map
 from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
+from diffmark.keys.ring import PUBLIC_RING, KeyRing
 from diffmark.payload.scheme import PayloadScheme
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.reader import CLEAR_NATS, Reading
@@ -20,20 +22,39 @@ from diffmark.pixel.spectrum import planes
 from diffmark.secret import SecretLike, as_secrets, from_hex
 
 
+@dataclass(frozen=True, eq=False)
+class KeyedReading:
+    """What was read, and the codec whose key it was read under."""
+
+    reading: Reading
+    codec: PixelCodec
+
+
 class PixelDetector:
-    """Reads secrets from images with a pixel codec. `search=False` reads pictures only as they come."""
+    """Reads secrets from images under an operator key, or under each key of a ring.
+
+    `tries` counts the keys of the ring, and other readers that may be asked. `search=False` reads pictures only as
+    they come.
+    """
 
     def __init__(
         self,
-        codec: PixelCodec | None = None,
+        codec: PixelCodec | KeyRing | None = None,
         *,
         search: bool = True,
         fpr: float = 1e-3,
         payload: PayloadScheme | None = None,
         max_pixels: int = MAX_PIXELS,
-        tries: int = 1,
+        tries: int | None = None,
     ) -> None:
-        self.codec = codec or PixelCodec()
+        if isinstance(codec, PixelCodec):
+            self.codecs: tuple[PixelCodec, ...] = (codec,)
+        else:
+            self.codecs = tuple(PixelCodec(key) for key in codec or PUBLIC_RING)
+        self.codec = self.codecs[0]  # the one that writes
+        tries = len(self.codecs) if tries is None else tries
+        if tries < len(self.codecs):
+            raise ValueError(f"{len(self.codecs)} keys are as many tries, got tries={tries}")
         Question(fpr, None, payload, tries).check(self.codec.length)
         self.search, self.fpr, self.payload = search, fpr, payload
         self.max_pixels, self.tries = max_pixels, tries
@@ -83,17 +104,31 @@ class PixelDetector:
 
     def detect_picture(self, picture: Picture, question: Question) -> Detection:
         """The verdict on a picture."""
-        return self.decide_reading(self.codec.read(picture, self.search), picture, question)
+        return self.decide_reading(self.read(picture), picture, question)
+
+    def read(self, picture: Picture) -> KeyedReading:
+        """The reading with the most evidence among those under each key; no secret is known here."""
+        best = None
+        for search in (False, True) if self.search and len(self.codecs) > 1 else (self.search,):
+            for codec in self.codecs:
+                found = codec.read(picture, search)
+                if best is None or found.evidence > best.reading.evidence:
+                    best = KeyedReading(found, codec)
+                if is_clear(best):
+                    return best
+        assert best is not None
+        return best
 
     def evidence_map(self, image: ImageLike, found: Detection) -> EvidenceMap:
         """Where in an image the mark is: for the secret that matched, or for the bits that were read."""
         picture = read_image(image, self.max_pixels)
         secret = None if found.matched_secret is None else from_hex(found.matched_secret, self.length)
-        reading = self.codec.read(picture, self.search)
-        return evidence_map(planes(picture.image), self.codec.layout, reading, secret)
+        found_now = self.read(picture)
+        return evidence_map(planes(picture.image), found_now.codec.layout, found_now.reading, secret)
 
-    def decide_reading(self, reading: Reading, picture: Picture, question: Question) -> Detection:
+    def decide_reading(self, keyed: KeyedReading, picture: Picture, question: Question) -> Detection:
         """The verdict on what was read from a picture."""
+        reading = keyed.reading
         notes = picture.notes if reading.view is None else (*picture.notes, f"read as {reading.view}")
         margins = reading.margins
         return decide(
@@ -103,13 +138,13 @@ class PixelDetector:
             picture.source,
             notes,
             self.name,
-            self.codec.key.id,
+            keyed.codec.key.id,
         )
 
 
-def is_clear(reading: Reading) -> bool:
+def is_clear(keyed: KeyedReading) -> bool:
     """Whether a reading needs no second opinion; decided without any secret."""
-    return reading.evidence >= CLEAR_NATS
+    return keyed.reading.evidence >= CLEAR_NATS
 
 
 def in_order(call, items):  # type: ignore[no-untyped-def]

@@ -23,4 +23,4 @@ def tail() -> tuple[tuple[float, float], ...]:
 def blind_test(evidence: float) -> BlindTest:
     """The p-value of this evidence, rounded up to the next measured tail."""
     p_value = min((p for p, nats in tail() if evidence > nats), default=1.0)
-    return BlindTest(p_value, min(p for p, _ in tail()))
+    return BlindTest(p_value, min(p for p, _ in tail()), evidence)

@@ -18,7 +18,7 @@ from diffmark import statistics
 from diffmark.detection.latent import Detector
 from diffmark.evaluation.metrics import psnr
 from diffmark.images import ImageLike, read_image
-from diffmark.latent.calibration import Calibration, evidence
+from diffmark.latent.calibration import Calibration
 from diffmark.latent.codec import Codec
 from diffmark.latent.vae import decode, encode
 from diffmark.provenance import weights_digest
@@ -71,7 +71,7 @@ def calibrate(
         raise ValueError("there are no images to calibrate on")
     margins = np.concatenate(negatives)
     figures = {"size": list(size), **_figures(right, ratios, margins, codec.config.length, seed)}
-    return Calibration.measure(evidence(margins), figures, weights_digest(vae, half=True))
+    return Calibration.of_margins(margins, figures, weights_digest(vae, half=True))
 
 
 def _figures(
@@ -96,8 +96,7 @@ def _margins(detector: Detector, images: Sequence[ImageLike]) -> np.ndarray:
     """(B, L), of pictures of any size."""
     pixels = [torch.from_numpy(read_image(image).resized(detector.image_size).pixels()) for image in images]
     parts = torch.stack(pixels).split(detector.batch_size)
-    logits = np.concatenate([detector.logits(part) for part in parts])
-    return logits[..., 1] - logits[..., 0]
+    return np.concatenate([detector.raw_margins(part) for part in parts])
 
 
 def _as_image(pixels: Tensor) -> Image.Image:

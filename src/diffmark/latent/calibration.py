@@ -6,15 +6,18 @@ evidence is how sure the decoder is, and how sure it is on unmarked images has t
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+from diffmark.latent.lean import Lean
 
 # Upper-tail probabilities at which the scores of the negatives are kept.
 TAIL = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5, 1e-5)
 FEWEST = 20  # unmarked images of a calibration
+FEWEST_FOR_LEAN = 500  # of the lean of its bits
 
 
 def evidence(margins: ArrayLike) -> Any:
@@ -37,6 +40,21 @@ class Calibration:
     measured: dict[str, Any] = field(default_factory=dict)  # bit accuracy, PSNR, images used ...
     # Half-precision digests of the autoencoders that it holds for; () is not known.
     vaes: tuple[str, ...] = ()
+    lean: Lean | None = None  # None: margins are taken as they are
+
+    def whitened(self, margins: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+        """Margins (..., L) of the network without what unmarked images have in common."""
+        return margins if self.lean is None else self.lean.whitened(margins)
+
+    @classmethod
+    def of_margins(
+        cls, margins: ArrayLike, measured: dict[str, Any] | None = None, vae: str | None = None
+    ) -> Calibration:
+        """From the network's own margins of unmarked images, (N, L): their lean, and their evidence without it."""
+        values = np.asarray(margins, dtype=np.float64)
+        lean = Lean.measure(values) if len(values) >= FEWEST_FOR_LEAN else None
+        white = values if lean is None else lean.whitened(values)
+        return replace(cls.measure(evidence(white), measured, vae), lean=lean)
 
     @classmethod
     def measure(
@@ -60,7 +78,7 @@ class Calibration:
         known = self.vaes and other.vaes  # with either unknown it is not known which it holds for
         vaes = tuple(dict.fromkeys(self.vaes + other.vaes)) if known else ()
         measured = {**other.measured, **self.measured}
-        return Calibration(min(self.negatives, other.negatives), tail, measured, vaes)
+        return Calibration(min(self.negatives, other.negatives), tail, measured, vaes, self.lean)
 
     @property
     def smallest(self) -> float:
@@ -72,7 +90,8 @@ class Calibration:
         return min((p for p, kept in self.tail if score > kept), default=1.0)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        values = asdict(replace(self, lean=None))
+        return values | {"lean": self.lean.to_dict() if self.lean else None}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Calibration:
@@ -83,4 +102,6 @@ class Calibration:
             )
         values["tail"] = tuple((float(p), float(score)) for p, score in values["tail"])
         values["vaes"] = tuple(values.get("vaes", ()))
+        lean = values.get("lean")
+        values["lean"] = Lean.from_dict(lean) if lean else None
         return cls(**values)

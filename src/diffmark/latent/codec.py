@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from diffmark.keys.bits import KeyedBits
 from diffmark.latent.calibration import Calibration
 from diffmark.latent.files import (
     CONFIG_FILE,
@@ -29,6 +30,7 @@ from diffmark.latent.files import (
     write_codec,
 )
 from diffmark.latent.injection import Injection
+from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
 from diffmark.secret import SecretLike, as_secrets
 
 # Settings of codecs that were retired, which the files of others name too, with the value of all others.
@@ -187,6 +189,12 @@ class Codec(nn.Module):
         self.decoder = SecretDecoder(self.config)
         self.calibration = calibration
         self.provenance = provenance or {}
+        self.keyed = KeyedBits(PUBLIC_KEY, self.config.length)
+
+    def use_key(self, key: OperatorKey) -> Codec:
+        """From now on secrets are written and read under this operator key (see `diffmark.keys.bits`)."""
+        self.keyed = KeyedBits(key, self.config.length)
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -195,7 +203,8 @@ class Codec(nn.Module):
     @torch.no_grad()
     def delta(self, secrets: SecretLike, size: tuple[int, int] | None = None) -> Tensor:
         """The perturbation of each secret, (B, C, h, w) at `size` or the native size; no noise, no gradient."""
-        bits = torch.from_numpy(as_secrets(secrets, self.config.length)).to(self.device)
+        carried = self.keyed.write(as_secrets(secrets, self.config.length))
+        bits = torch.from_numpy(carried).to(self.device)
         training = self.encoder.training
         try:
             return stretch(self.encoder.eval()(bits), size or (self.config.height, self.config.width))
@@ -204,7 +213,10 @@ class Codec(nn.Module):
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """Logits (B, L, 2) of diffusion-scaled latents (B, C, h, w); other sizes are resampled first."""
+        """Logits (B, L, 2) of diffusion-scaled latents (B, C, h, w); other sizes are resampled first.
+
+        They are the network's own, of the bits that it carries: `Detector` undoes their lean and the operator key.
+        """
         if latents.ndim != 4 or latents.shape[1] != self.config.channels:
             raise ValueError(
                 f"this codec reads latents of shape (B, {self.config.channels}, h, w), got {tuple(latents.shape)}"

@@ -67,9 +67,19 @@ class Identification:
 
 
 def answer(
-    query: Query, hits: Hits, rows: dict[int, Any], keys: int, rate: float | None, moment: int, path: str
+    query: Query,
+    hits: Hits,
+    rows: dict[int, Any],
+    keys: int,
+    rate: float | None,
+    moment: int,
+    path: str,
+    tries: int = 1,
 ) -> Identification:
-    """Candidates and verdict for the best keys of one query; rate None is the closed set."""
+    """Candidates and verdict for the best keys of one query; rate None is the closed set.
+
+    `tries` counts the ways in which the image is read, each with every key: the family-wise error counts them all.
+    """
     if keys < 1:
         raise RegistryError("the registry holds no keys: issue or import some first")
     if rate is not None and not 0 < rate < 1:
@@ -88,7 +98,7 @@ def answer(
                 cost=cost,
                 score=1 - cost / total,
                 p_value=p_value,
-                family_wise=family_wise(p_value, keys),
+                family_wise=family_wise(p_value, keys * tries),
                 context=row.context,
             )
         )

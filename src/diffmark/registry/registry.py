@@ -234,9 +234,14 @@ class Registry:
         one way of searching; `reason` goes into the audit log.
         """
         hard = options.pop("hard", False)
-        margins = [queries.margins_of(detection) for detection in detections]
-        asked = [queries.from_bits(m > 0) if hard else queries.from_margins(m) for m in margins]
-        return self._answer(asked, top, **options)
+        readings = [
+            [queries.margins_of(one) for one in (detection, *getattr(detection, "others", ()))]
+            for detection in detections
+        ]
+        asked = [
+            queries.from_bits(m > 0) if hard else queries.from_margins(m) for ways in readings for m in ways
+        ]
+        return self._answer(asked, top, ways=[len(ways) for ways in readings], **options)
 
     def identify_together(self, detections: Iterable[Any], top: int = 10, **options: Any) -> Identification:
         """One answer for several images known to come from one account: their evidence is summed."""
@@ -253,9 +258,12 @@ class Registry:
         within: int | None = None,
         path: str | None = None,
         reason: str = "",
+        ways: Sequence[int] | None = None,
     ) -> list[Identification]:
+        """An answer for each query, or for each run of `ways` queries that read one image in several ways."""
         if not asked:
             return []
+        tries = [count for count in ways or [1] * len(asked) for _ in range(count)]
         if within is not None and within < 0:
             raise ValueError(f"within is a cost and must not be negative, got {within}")
         self.access.check("identify", reason)
@@ -264,9 +272,13 @@ class Registry:
             keys = self.store.count(connection)
             rows = self.store.rows_of(connection, {key for _, found in hits for key in found.tolist()})
         moment = schema.now()
+        each = iter(
+            answers.answer(query, found, rows, keys, rate, moment, taken, tried)
+            for query, found, tried in zip(asked, hits, tries, strict=True)
+        )
         results = [
-            answers.answer(query, found, rows, keys, rate, moment, taken)
-            for query, found in zip(asked, hits, strict=True)
+            min((next(each) for _ in range(count)), key=lambda one: one.verdict.family_wise)
+            for count in ways or [1] * len(asked)
         ]
         query_digests = [[f"{query.bits:016x}", query.weights.tolist()] for query in asked]
         with self.access.call("identify", reason) as connection:  # durable before anybody sees the answer

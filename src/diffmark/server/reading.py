@@ -63,7 +63,7 @@ class Reading:
     def _submit(self, picture: Picture) -> Future[Any]:
         if not self._places.acquire(blocking=False):
             raise OverloadError(f"{self.capacity} images are waiting already")
-        future = self._pool.submit(self.pixel.codec.read, picture, self.pixel.search)
+        future = self._pool.submit(self.pixel.read, picture)
         future.add_done_callback(lambda _: self._places.release())
         return future
 

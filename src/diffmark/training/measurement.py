@@ -103,12 +103,12 @@ def measure_codec(
         pairs = pairs_of_prompts(codec, pipe, asked[:marked], paths.ddim_steps or 50, paths.guidance, seed)
     detector = Detector(codec, autoencoder, batch_size=BATCH)
     found: dict[str, Any] = {"injection": asdict(codec.config.injection)}
-    found |= _measure_marked(codec, detector, pairs, marked, seed)
     margins = _margins(detector, autoencoder, unseen, range(skipped + marked, total))
-    codec.calibration = Calibration.measure(
-        evidence(margins), {"images": unseen.name.split()[0]}, weights_digest(autoencoder, half=True)
+    codec.calibration = Calibration.of_margins(
+        margins, {"images": unseen.name.split()[0]}, weights_digest(autoencoder, half=True)
     )
-    found["negatives"] = _describe_negatives(margins, codec, seed)
+    found |= _measure_marked(codec, detector, pairs, marked, seed)
+    found["negatives"] = _describe_negatives(codec.calibration.whitened(margins), codec, seed)
     found["blind_tpr_at_1e-3"] = blind_rate(codec.calibration, found.pop("evidence"))
     codec.provenance = {**codec.provenance, "measured": found}
     return found, codec
@@ -176,8 +176,7 @@ def _margins(detector: Detector, autoencoder: nn.Module, unseen: Pictures, rows:
         if (batch[0] // BATCH) % 2:
             decoded = vae.decode(autoencoder, vae.encode(autoencoder, pixels))
             pixels = _pixels(files(decoded), detector.codec)
-        logits = detector.logits(pixels)
-        parts.append(logits[..., 1] - logits[..., 0])
+        parts.append(detector.raw_margins(pixels))
     return np.concatenate(parts)
 
 
