@@ -33,15 +33,15 @@ def pem(tmp_path_factory):
     return certificates.make(tmp_path_factory.mktemp("pem"))
 
 
-@pytest.fixture(scope="module")
-def detector():
-    return open_detector()
-
-
 @pytest.fixture
 def registry(tmp_path):
     with Registry.open(f"sqlite:///{tmp_path / 'registry.db'}", actor="root") as registry:
         yield registry
+
+
+@pytest.fixture
+def detector(registry):
+    return open_detector(key=registry_ring(registry))
 
 
 def picture(path, seed=0):

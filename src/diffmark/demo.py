@@ -22,6 +22,7 @@ from rich.table import Table
 from diffmark.attacks import attack
 from diffmark.detection.joint import open_detector
 from diffmark.evaluation.metrics import psnr
+from diffmark.keys.ring import PUBLIC
 from diffmark.mark.loading import default_guidance, load_pipeline
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.visibility import Visibility
@@ -87,7 +88,7 @@ def main(
         registry.import_keys(np.random.default_rng().integers(0, 2**64, others, np.uint64))
         keys = {account: registry.issue(account).hex for account in CUSTOMERS}
         cases = paint(model, keys, steps)
-        detector = open_detector()
+        detector = open_detector(key=PUBLIC)
         for case in track(cases, "reading and identifying"):
             for name, image in versions(case).items():
                 found = detector.detect(image)
