@@ -17,6 +17,7 @@ from diffmark.detection.joint import open_detector
 from diffmark.evaluation.image_model import painted_scenes
 from diffmark.registry import NotPermitted, Registry, RegistryError
 from diffmark.registry.backup import backup, restore
+from diffmark.registry.operator_key import registry_ring
 from diffmark.server.app import create_app
 from diffmark.server.limits import Limits
 from diffmark.server.service import Service
