@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diffmark.payload.bch import codes
 from diffmark.payload.permutation import FF1
 from diffmark.payload.scheme import Code, PayloadScheme, rates
 from diffmark.statistics import clopper_pearson
@@ -154,3 +157,28 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match="there are"):
         Code(64, 64)
     assert len(PayloadScheme.new_key()) == 32
+
+
+def test_codes_stay_the_same():
+    """Secrets that were issued must stay readable: the generators are those of `galois`, which made the first."""
+    digest = hashlib.sha256()
+    for length in (32, 48, 64, 100, 128, 256):
+        for code in codes(length - 1):
+            matrix = code.matrix
+            parity = matrix.sum(axis=1, keepdims=True) % 2
+            digest.update(np.packbits(np.concatenate([matrix, parity], axis=1).astype(np.uint8)).tobytes())
+            digest.update(bytes([code.dimension % 256, code.t]))
+    assert digest.hexdigest() == "b834e0756aa14ee45c671fbc1ce01df8710c390ea344eb5c7dd6e6c6598bd967"
+    secret = "1001100011111001110000101000111100000101111001110001001011000001"
+    assert "".join(map(str, PayloadScheme(KEY).encode(12345, 678))) == secret
+
+
+def test_more_errors_than_t_are_refused_or_lie_near_a_codeword():
+    code = codes(63)[3]
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        bits = rng.integers(0, 2, 63).astype(np.uint8)
+        found = code.correct(bits)
+        if found is not None:
+            assert (found != bits).sum() <= code.t
+            assert np.array_equal(found[: code.dimension].astype(int) @ code.matrix % 2, found)

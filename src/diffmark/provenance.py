@@ -22,7 +22,6 @@ PACKAGES = (
     "numpy",
     "pillow",
     "kornia",
-    "galois",
     "numba",
     "SQLAlchemy",
     "faiss-cpu",

@@ -5,8 +5,8 @@
 Permutation and mask come from the operator's key. The permutation covers the whole block, so every nonce gives an
 account fresh-looking bits and only the key links them. The mask moves the code to a place of the operator's own: to
 anyone else, another operator included, a secret is a random word and not a codeword. The check bits verify: under a
-wrong key, or on an unmarked image, they come out zero by chance only. The code is BCH from `galois`; hard decisions
-are decoded algebraically, soft ones by ordered statistics (Fossorier and Lin, 1995).
+wrong key, or on an unmarked image, they come out zero by chance only. The code is BCH; hard decisions are decoded
+algebraically, soft ones by ordered statistics (Fossorier and Lin, 1995).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import ArrayLike, NDArray
 
+from diffmark.payload.bch import BCH, codes
 from diffmark.payload.permutation import FF1
 from diffmark.secret import Bits, from_bytes, from_int, to_int
 
@@ -50,18 +51,14 @@ class Code:
     dimension: int
 
     def __post_init__(self) -> None:
-        try:
-            _bch(self.length, self.dimension)
-        except ValueError:
+        if self.dimension not in dict(rates(self.length)):
             known = ", ".join(f"{k} (t={t})" for k, t in rates(self.length))
-            raise ValueError(
-                f"no code of {self.dimension} bits in {self.length}; there are {known}"
-            ) from None
+            raise ValueError(f"no code of {self.dimension} bits in {self.length}; there are {known}")
 
     @property
     def correctable(self) -> int:
         """t: every pattern of up to t errors is corrected."""
-        return int(_bch(self.length, self.dimension).t)
+        return _bch(self.length, self.dimension).t
 
     def encode(self, message: Bits) -> Bits:
         """(k,) -> (L,)"""
@@ -69,9 +66,8 @@ class Code:
 
     def decode_hard(self, bits: Bits) -> Bits | None:
         """The codeword within t errors of `bits`, (L,) -> (L,); None if there is none."""
-        bch = _bch(self.length, self.dimension)
-        message, errors = bch.decode(bits[:-1].astype(np.uint8), errors=True)  # the parity bit stands outside
-        return None if int(errors) < 0 else self.encode(np.asarray(message).astype(np.uint8))
+        found = _bch(self.length, self.dimension).correct(bits[:-1])  # the parity bit stands outside
+        return None if found is None else self.encode(found[: self.dimension])
 
     def decode_soft(self, margins: NDArray[np.float64]) -> Bits:
         """The most likely codeword found near the most reliable bits, (L,) margins -> (L,)."""
@@ -180,54 +176,21 @@ class PayloadScheme:
         return Payload(True, account, nonce, errors, self.false_rate(errors))
 
 
-@functools.cache
 def rates(length: int) -> tuple[tuple[int, int], ...]:
     """(k, t) of every code of this length that leaves enough bits to permute safely, longest payload first."""
-    import galois
-
-    size, shortened = _parent(length)
-    found: dict[int, int] = {}
-    for t in range(1, size // 4):
-        try:
-            bch = galois.BCH(size, d=2 * t + 1, extension_field=_field(size))
-        except ValueError:
-            break
-        dimension = bch.k - shortened
-        if dimension < 20:  # FF1 needs a million values
-            break
-        found[dimension] = bch.t
-    return tuple(sorted(found.items(), reverse=True))
-
-
-def _parent(length: int) -> tuple[int, int]:
-    """Size of the primitive BCH code that an L-bit code comes from, and how much it is shortened."""
     if not 32 <= length <= 256:
         raise ValueError(f"payloads need secrets of 32 to 256 bits, got {length}")
-    size = 2 ** math.ceil(math.log2(length)) - 1
-    return size, size - (length - 1)
+    return tuple((code.dimension, code.t) for code in codes(length - 1))
 
 
-@functools.cache
-def _field(size: int):  # type: ignore[no-untyped-def]
-    import galois
-
-    # Pure Python arithmetic: these codes are tiny, and compiling the field would take ten seconds.
-    return galois.GF(size + 1, compile="python-calculate")
-
-
-@functools.cache
-def _bch(length: int, dimension: int):  # type: ignore[no-untyped-def]
-    import galois
-
-    size, shortened = _parent(length)
-    return galois.BCH(size, dimension + shortened, extension_field=_field(size))
+def _bch(length: int, dimension: int) -> BCH:
+    return next(code for code in codes(length - 1) if code.dimension == dimension)
 
 
 @functools.cache
 def _generator(length: int, dimension: int) -> NDArray[np.int64]:
     """Systematic generator matrix of the shortened, extended code, (k, L)."""
-    _, shortened = _parent(length)
-    matrix = np.asarray(_bch(length, dimension).G).astype(np.int64)[shortened:, shortened:]
+    matrix = _bch(length, dimension).matrix
     return np.concatenate([matrix, matrix.sum(axis=1, keepdims=True) % 2], axis=1)
 
 
