@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := dev,docs,heif,registry,postgres,clickhouse,train,eval,serve,c2pa,bulk
 
-.PHONY: demo test test-slow lint docs results clean
+.PHONY: demo test test-slow lint docs results weights clean
 .DELETE_ON_ERROR:
 
 # torch comes first and alone: the packages that depend on it then keep the build that is there.
@@ -43,6 +43,11 @@ docs: .venv/installed
 # Fill the tables of README and docs from results/.
 results: .venv/installed
 	$(BIN)/python benchmarks/readme_results.py
+
+# The wheel of siblings/ and baselines/, with their digests, into dist/.
+weights: .venv/runtime
+	$(BIN)/python -m diffmark.weights
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist packages/diffmark-weights
 
 clean:
 	rm -rf .venv build dist demo

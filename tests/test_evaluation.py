@@ -452,7 +452,7 @@ def test_attacks_by_models_are_read_through_the_harness(tmp_path, harness):
 
 
 def test_all_methods_are_those_that_are_there(monkeypatch, capsys, model_folder):
-    monkeypatch.setattr("diffmark.baselines.weights.COMMITTED", model_folder)  # has no weights of baselines
+    monkeypatch.setattr("diffmark.weights.CLONE", model_folder)  # has no weights of baselines
     monkeypatch.setitem(sys.modules, "imwatermark", None)
     methods = load_methods("all", load_pipeline(str(model_folder)), "vista", Sampling(steps=2))
     names = [method.name for method in methods]

@@ -22,7 +22,7 @@ from diffmark.baselines.aqualora import (
 from diffmark.baselines.base import Method
 from diffmark.baselines.stable_signature import Extractor, SignedDecoder, StableSignature, mean_cell
 from diffmark.baselines.stegastamp import StegaStamp, StegaStampNetwork
-from diffmark.baselines.weights import FOLDERS_VARIABLE, baseline_folder, signs, to_image, to_pixels
+from diffmark.baselines.weights import baseline_folder, signs, to_image, to_pixels
 from diffmark.evaluation.baselines import measure_baseline
 from diffmark.evaluation.experiments.keys import keys
 from diffmark.evaluation.experiments.latency import stages
@@ -59,10 +59,11 @@ def test_weights_that_are_missing_are_asked_for(monkeypatch, tmp_path):
         FileNotFoundError, match=r"diffmark baselines train nothing configs/baselines/nothing\.toml"
     ):
         baseline_folder("nothing")
-    (tmp_path / "stegastamp").mkdir()
-    (tmp_path / "stegastamp" / "config.json").write_text("{}")
-    monkeypatch.setenv(FOLDERS_VARIABLE, str(tmp_path))
-    assert baseline_folder("stegastamp") == tmp_path / "stegastamp"
+    mine = tmp_path / "baselines" / "stegastamp"
+    mine.mkdir(parents=True)
+    (mine / "config.json").write_text("{}")
+    monkeypatch.setenv("DIFFMARK_WEIGHTS", str(tmp_path))
+    assert baseline_folder("stegastamp") == mine
 
 
 def test_pixels_and_back(scenes):

@@ -22,9 +22,9 @@ def test_paint_writes_the_scenes_of_its_seeds(tmp_path: Path) -> None:
 
 
 def test_list_names_models_of_further_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "model_index.json").write_text("{}")
-    monkeypatch.setenv("DIFFMARK_VISTA", str(tmp_path))
+    (tmp_path / "siblings" / "mine").mkdir(parents=True)
+    (tmp_path / "siblings" / "mine" / "model_index.json").write_text("{}")
+    monkeypatch.setenv("DIFFMARK_WEIGHTS", str(tmp_path))
     assert "mine" in CliRunner().invoke(app, ["list"]).output.split()
 
 

@@ -39,13 +39,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for parameter in pipeline.text_encoder.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     pipeline.save_pretrained(path / "saved")
-    assert bundle_model(path / "saved", path / "tiny") < 3e6
+    assert bundle_model(path / "saved", path / "siblings" / "tiny") < 3e6
     return path
 
 
 @pytest.fixture
 def pipeline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("DIFFMARK_VISTA", str(folder))
+    monkeypatch.setenv("DIFFMARK_WEIGHTS", str(folder))
     pipeline = load_pipeline("tiny")
     pipeline.set_progress_bar_config(disable=True)
     return pipeline

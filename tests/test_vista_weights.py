@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from diffmark import weights
 from diffmark.evaluation.metrics import blockiness
 from diffmark.latent.vae import decode, encode
 from diffmark.provenance import weights_digest
@@ -40,7 +41,7 @@ def pipeline() -> Any:
 
 def test_the_family_stays_small() -> None:
     assert size(library.BUNDLED) < 40e6
-    assert size(library.BUNDLED) + size(library.SIBLINGS) < 90e6
+    assert size(library.BUNDLED) + size(weights.CLONE / "siblings") < 90e6
     assert {"vista", "vista-lcm"} <= set(model_names())
 
 
@@ -135,7 +136,9 @@ def test_weights_are_half_precision_and_names_are_clean(pipeline: Any) -> None:
     assert pipeline.unet.dtype == pipeline.text_encoder.dtype == pipeline.vae.dtype == torch.float32
 
 
-@pytest.mark.parametrize("folder", sorted(library.SIBLINGS.glob("*/")), ids=lambda folder: folder.name)
+@pytest.mark.parametrize(
+    "folder", sorted((weights.CLONE / "siblings").glob("*/")), ids=lambda folder: folder.name
+)
 def test_siblings_share_the_latent_space_and_paint_otherwise(folder: Any, pipeline: Any) -> None:
     sibling = load_pipeline(folder.name)
     sibling.set_progress_bar_config(disable=True)

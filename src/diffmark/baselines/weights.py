@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,26 +11,20 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from diffmark import weights
 from diffmark.images import read_image
 from diffmark.secret import Bits
-
-COMMITTED = Path(__file__).parents[3] / "baselines"
-"""Weights stay in the repository and out of the wheel; in an installed package there are none."""
-
-FOLDERS_VARIABLE = "DIFFMARK_BASELINES"
-"""Environment variable with further folders of weights, looked at first, separated like PATH."""
 
 
 def baseline_folder(name: str) -> Path:
     """The folder with the weights of a baseline, by the method's name."""
-    more = [Path(part) for part in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if part]
-    for folder in (*more, COMMITTED):
+    for folder in weights.folders("baselines"):
         if (folder / name / "config.json").exists():
-            return folder / name
+            return weights.checked(folder / name)
     raise FileNotFoundError(
-        f"{name}: no trained weights; they are in the repository's folder baselines/, or train your own with "
-        f"`diffmark baselines train {name} configs/baselines/{name}.toml` and name their folder in "
-        f"{FOLDERS_VARIABLE}"
+        f"{name}: no trained weights; install diffmark-weights (`make weights`), or train your own with "
+        f"`diffmark baselines train {name} configs/baselines/{name}.toml` and put them into baselines/{name} of a "
+        f"folder that {weights.FOLDERS_VARIABLE} names"
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from diffmark import weights
 
 if TYPE_CHECKING:  # torch and diffusers take seconds to import; names are needed sooner
     from diffmark.vista.autoencoder import PatchAutoencoder
@@ -13,16 +14,10 @@ if TYPE_CHECKING:  # torch and diffusers take seconds to import; names are neede
     from diffmark.vista.compression import CompressionAutoencoder
 
 BUNDLED = Path(__file__).parent / "weights"
-SIBLINGS = Path(__file__).parents[3] / "siblings"
-"""Models that stay in the repository and out of the wheel; in an installed package there are none."""
-
-FOLDERS_VARIABLE = "DIFFMARK_VISTA"
-"""Environment variable with further folders of models, separated like PATH."""
 
 
 def _folders() -> list[Path]:
-    more = [Path(part) for part in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if part]
-    return [BUNDLED, SIBLINGS, *more]
+    return [BUNDLED, *weights.folders("siblings")]
 
 
 def model_names() -> list[str]:
@@ -34,7 +29,7 @@ def model_folder(name: str) -> Path:
     """The folder of a pipeline, by name."""
     for folder in _folders():
         if (folder / name / "model_index.json").exists():
-            return folder / name
+            return weights.checked(folder / name)
     names = ", ".join(model_names()) or "none"
     raise ValueError(f"name: there is no Vista model {name!r}; there are: {names}")
 
@@ -85,4 +80,6 @@ def load_compression() -> CompressionAutoencoder:
     for folder in _folders():
         if (folder / "compression" / "config.json").exists():
             return CompressionAutoencoder.from_pretrained(folder / "compression").eval()
-    raise FileNotFoundError(f"no compression autoencoder; train it, or name its folder in {FOLDERS_VARIABLE}")
+    raise FileNotFoundError(
+        f"no compression autoencoder; train it, or put it into siblings/ of {weights.FOLDERS_VARIABLE}"
+    )

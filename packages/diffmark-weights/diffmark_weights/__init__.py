@@ -1,0 +1,1 @@
+"""Weights for measurements with DiffMark: siblings of the embedded model, trained baselines, digests of both."""
