@@ -10,9 +10,9 @@ from diffmark.latent.injection import MODES, Injection
 falling = st.lists(st.floats(0, 1), min_size=1, max_size=60).map(lambda times: sorted(times, reverse=True))
 
 
-@given(falling, st.sampled_from(MODES), st.floats(0.01, 5), st.floats(0.05, 1))
-def test_the_shares_add_up_to_the_dose(times, mode, dose, start):
-    weights = Injection(mode, dose, start).weights(times)
+@given(falling, st.sampled_from(MODES), st.floats(0.01, 5), st.floats(0.05, 1), st.floats(0, 0.9))
+def test_the_shares_add_up_to_the_dose(times, mode, dose, start, end):
+    weights = Injection(mode, dose, start, end * start).weights(times)
     assert weights.shape == (len(times) + 1,)
     total = dose * len(set(times)) if mode == "paper" else dose
     assert weights.sum() == pytest.approx(total)
@@ -48,11 +48,14 @@ def test_each_mode_by_hand():
     assert Injection("mean", 2).weights(times) == pytest.approx([0.5, 0.5, 0.5, 0.5, 0])
     assert Injection("late", start=0.5).weights(times) == pytest.approx([0, 0, 0.5, 0.5, 0])
     assert Injection("late", start=0.4).weights(times) == pytest.approx([0, 0, 0.375, 0.625, 0])
+    assert Injection("late", start=0.75, end=0.25).weights(times) == pytest.approx([0, 0.5, 0.5, 0, 0])
+    assert Injection("late", start=0.75, end=0.3).weights(times) == pytest.approx([0, 5 / 9, 4 / 9, 0, 0])
     assert Injection("final", 3).weights(times) == pytest.approx([0, 0, 0, 0, 3])
 
 
 def test_a_run_that_starts_late_still_gets_the_whole_dose():
     assert Injection("persistent").weights([0.4, 0.2]) == pytest.approx([0.8, 0.2, 0])
+    assert Injection("late", start=0.8, end=0.3).weights([0.2, 0.1]) == pytest.approx([1, 0, 0])
 
 
 def test_bad_arguments():
@@ -63,6 +66,9 @@ def test_bad_arguments():
     for start in (0, 1.5):
         with pytest.raises(ValueError, match="start"):
             Injection(start=start)
+    for end in (-0.1, 0.2, 0.5):
+        with pytest.raises(ValueError, match="end is a diffusion time"):
+            Injection(start=0.2, end=end)
     for times in ([], [0.1, 0.2], [1.5, 0.2], [[0.1]]):
         with pytest.raises(ValueError, match="times must fall"):
             Injection().weights(times)

@@ -23,13 +23,14 @@ class Injection:
     persistent  uniform over diffusion time
     paper       the whole dose at every step (Algorithm 3 with dose 1); the sum grows with the number of steps
     mean        dose / N at every step (the DDIM path of Algorithm 2)
-    late        uniform over the last part of the trajectory, times <= start
+    late        uniform over a part of the trajectory, start >= time >= end; below it the model paints undisturbed
     final       all of it at z0, after the last step: no denoiser in between
     """
 
     mode: str = "late"
     dose: float = 1.0
     start: float = 0.2  # late only: the diffusion time in (0, 1] where the density begins; 1 is pure noise
+    end: float = 0.0  # late only: the diffusion time in [0, start) where it ends
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -38,6 +39,8 @@ class Injection:
             raise ValueError(f"dose must be a finite number, got {self.dose}")
         if not 0 < self.start <= 1:
             raise ValueError(f"start is a diffusion time in (0, 1], got {self.start}")
+        if not 0 <= self.end < self.start:
+            raise ValueError(f"end is a diffusion time in [0, start), got {self.end} with start {self.start}")
 
     def weights(self, times: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
         """Shares of delta for steps at `times`, shape (n,) -> (n + 1,).
@@ -56,7 +59,7 @@ class Injection:
             starts = np.append(np.diff(times) != 0, True).astype(float)
             share = self.dose if self.mode == "paper" else self.dose / starts.sum()
             return np.append(share * starts, 0.0)
-        start = 1.0 if self.mode == "persistent" else self.start
+        start, end = (1.0, 0.0) if self.mode == "persistent" else (self.start, self.end)
         knots = np.concatenate([[1.0], times[1:], [0.0]])
-        below = np.minimum(knots, start) / start  # mass of the density below each knot
+        below = (np.clip(knots, end, start) - end) / (start - end)  # mass of the density below each knot
         return np.append(self.dose * -np.diff(below), 0.0)

@@ -117,6 +117,8 @@ class WeightConfig:
     robust: float = 1.0  # ours: cross-entropy after an attack on pixels
     regen_diff: float = 0.0  # ours: cross-entropy after noising and denoising
     percep: float = 0.0  # ours: visible difference of marked and clean pictures
+    natural: float = 0.0  # ours: difference of their statistics
+    prior: float = 0.0  # ours: what the denoiser takes for noise in the mark
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,23 @@ class RegenerationConfig:
 
 
 @dataclass(frozen=True)
+class CompressionConfig:
+    """A learned image codec between writer and reader, for a share of the pictures of L_regen."""
+
+    model: str = ""  # `vista`: the embedded family's compression autoencoder
+    share: float = 0.0
+    qualities: tuple[float, float] = (1.0, 7.0)  # one drawn a step, harshest first
+
+    def __post_init__(self) -> None:
+        if bool(self.model) != bool(self.share) or not 0 <= self.share <= 1:
+            raise ValueError(
+                f"compression: model {self.model!r}, share {self.share}: give both or none; share is at most 1"
+            )
+        if self.model not in ("", "vista"):
+            raise ValueError(f"compression.model is vista, or left out; got {self.model!r}")
+
+
+@dataclass(frozen=True)
 class GuardConfig:
     """When a run is stopped: see `diffmark.training.guards`."""
 
@@ -235,6 +254,7 @@ class TrainingConfig:
     paths: PathConfig = field(default_factory=PathConfig)
     robustness: RobustnessConfig = field(default_factory=RobustnessConfig)
     regeneration: RegenerationConfig = field(default_factory=RegenerationConfig)
+    compression: CompressionConfig = field(default_factory=CompressionConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     log: LogConfig = field(default_factory=LogConfig)
     pretraining: PretrainingConfig = field(default_factory=lambda: PretrainingConfig())

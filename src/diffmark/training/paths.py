@@ -3,8 +3,8 @@
 mode                      starts at                         bridge                         DDIM path
 persistent, paper, mean   z_T and a prompt                  K steps of the LCM, or of      N steps with guidance
                                                             DDIM where there is no LCM
-late                      latents of a picture, noised to   K steps of DDIM                the last of N steps,
-                          the injection's start                                            with guidance
+late                      latents of a picture, noised to   K steps of DDIM, below the     the last of N steps,
+                          the injection's start             injection's end too            with guidance
 final                     latents of a picture              none: z0 + delta               none: z0 + delta
 
 Bridge and DDIM path add delta as the codec's injection says, or each as its own (paths.bridge_injection and
@@ -142,17 +142,17 @@ class Paths:
             return bridge.lcm_path(
                 denoise, start.z, delta, weights, trajectory, start.noises, paths.checkpointing, scaling
             )
-        denoise = self._denoiser(start, guidance=1.0)
         z = self.entered(start, trajectory)
-        return bridge.ddim_path(denoise, z, delta, weights, trajectory, paths.checkpointing)
+        return bridge.ddim_path(self.denoiser(start), z, delta, weights, trajectory, paths.checkpointing)
 
     def ddim(self, start: Start, delta: Tensor | None) -> Tensor:
         """z0 of the detached path, as the pipeline makes it."""
-        denoise = self._denoiser(start, self.config.paths.guidance)
+        denoise = self.denoiser(start, self.config.paths.guidance)
         z = self.entered(start, self.ddim_trajectory)
         return bridge.detached_ddim_path(denoise, z, delta, self.ddim_weights, self.ddim_trajectory)
 
-    def _denoiser(self, start: Start, guidance: float) -> Any:
+    def denoiser(self, start: Start, guidance: float = 1.0) -> Any:
+        """The frozen denoiser with the prompts of `start`."""
         if self.denoisers is None or start.embeddings is None:
             return None  # no step of an empty trajectory asks for it
         models = self.denoisers

@@ -30,7 +30,7 @@ def perceptual_difference(marked: Tensor, clean: Tensor) -> Tensor:
     """
     clean = clean.detach()
     total = marked.new_zeros(())
-    bands = zip(_bands(_opponent(marked - clean)), _bands(_opponent(clean)), strict=True)
+    bands = zip(bands_of(opponent(marked - clean)), bands_of(opponent(clean)), strict=True)
     for band, (difference, ground) in enumerate(bands):
         sensitivity = marked.new_tensor([colour[band] for colour in SENSITIVITY]).view(1, 3, 1, 1)
         contrast = F.avg_pool2d(ground.abs(), 3, stride=1, padding=1, count_include_pad=False)
@@ -40,11 +40,11 @@ def perceptual_difference(marked: Tensor, clean: Tensor) -> Tensor:
     return total
 
 
-def _opponent(pixels: Tensor) -> Tensor:
+def opponent(pixels: Tensor) -> Tensor:
     return torch.einsum("ij,bjhw->bihw", pixels.new_tensor(OPPONENT), pixels)
 
 
-def _bands(x: Tensor) -> list[Tensor]:
+def bands_of(x: Tensor) -> list[Tensor]:
     """A Laplacian pyramid: octaves from fine to coarse, each half the size of the one before, and what is left."""
     bands = []
     for _ in range(len(SENSITIVITY[0]) - 1):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
 from diffmark.latent import vae
 from diffmark.latent.codec import Codec
 from diffmark.training import curriculum, losses, robustness
-from diffmark.training.config import TrainingConfig
+from diffmark.training.config import CompressionConfig, TrainingConfig
 from diffmark.training.draws import Draws
 
 Terms = dict[str, Tensor]
@@ -41,6 +43,8 @@ def through_pixels(
             groups.append((name, slice(int(rows[0]), int(rows[-1]) + 1), attacked))
     if not groups:
         return {}, {}
+    if groups[0][0] == "regen":
+        groups[0] = ("regen", groups[0][1], compressed(groups[0][2], config.compression, draws))
     z = round_trip(autoencoder, torch.cat([group for _, _, group in groups]), config.paths.rounding)
     read = codec.decoder(z).split([len(group) for _, _, group in groups])
     figures = {
@@ -55,6 +59,26 @@ def through_pixels(
     if attacked_from < len(groups):
         terms["robust"] = losses.cross_entropy(torch.cat(read[attacked_from:]), secrets[kept:])
     return terms, figures
+
+
+def compressed(pixels: Tensor, settings: CompressionConfig, draws: Draws) -> Tensor:
+    """The last pictures of (B, 3, H, W) through a learned codec at a drawn quality; noise for its rounding."""
+    count = round(settings.share * len(pixels))
+    if not count:
+        return pixels
+    lowest, highest = settings.qualities
+    quality = pixels.new_full((count,), lowest + (highest - lowest) * draws.uniform())
+    kept = len(pixels) - count
+    through = _compressor(settings.model).to(pixels.device)(pixels[kept:], quality, draws.torch)[0]
+    return torch.cat([pixels[:kept], through])
+
+
+@functools.cache
+def _compressor(name: str) -> nn.Module:
+    assert name == "vista"  # what CompressionConfig says
+    from diffmark.vista import load_compression
+
+    return load_compression().requires_grad_(False).train()  # in training it adds noise, which gradients pass
 
 
 def attacked_images(config: TrainingConfig, step: int, count: int) -> int:
