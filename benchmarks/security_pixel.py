@@ -27,7 +27,7 @@ import security_attacks as attacks  # noqa: E402
 import security_tables  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 from pictures import Row, Run, files, fixed_keys  # noqa: E402
-from PIL import Image, ImageOps  # noqa: E402
+from PIL import Image, ImageFilter, ImageOps  # noqa: E402
 from scipy import stats  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 

@@ -29,6 +29,7 @@ def make(folder: Path) -> Certificates:
     made = Certificates(folder / "chain.pem", folder / "key.pem", folder / "root.pem")
     made.chain.write_bytes(leaf.public_bytes(Encoding.PEM) + root.public_bytes(Encoding.PEM))
     made.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    made.key.chmod(0o600)
     made.root.write_bytes(root.public_bytes(Encoding.PEM))
     return made
 

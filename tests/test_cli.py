@@ -256,6 +256,7 @@ def test_bad_usage_ends_in_one_line_and_exit_code_2(run, arguments, says):
 def test_bad_combinations(run, tmp_path, model_folder, codec_folder):
     shared = ("--model", model_folder, "--codec", codec_folder, "--out", tmp_path)
     (tmp_path / "key").write_text("not hex")
+    (tmp_path / "key").chmod(0o600)
     for arguments, says in [
         (("generate", "x", *shared, "--account", 1), "go together"),
         (
@@ -277,6 +278,9 @@ def test_bad_combinations(run, tmp_path, model_folder, codec_folder):
         assert says in err
     key = tmp_path / "good"
     key.write_text("00" * 32)
+    code, _, err = run("generate", "x", *shared, "--account", 1, "--payload-key", key)
+    assert (code, "chmod 600" in err) == (2, True)
+    key.chmod(0o600)
     code, _, err = run("generate", "x", *shared, "--account", 1, "--payload-key", key, "--secret", "0" * 16)
     assert (code, "leave out --secret" in err) == (2, True)
     assert not list(tmp_path.glob("*.png"))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffmark import __version__
+from diffmark.private import check_private
 
 if TYPE_CHECKING:
     import c2pa
@@ -52,6 +53,7 @@ class ManifestSigner:
     """Signs images with a certificate chain and a private key, both PEM files."""
 
     def __init__(self, chain: Path, key: Path) -> None:
+        check_private(key, "a private key")
         library = _library()
         info = library.C2paSignerInfo(_algorithm(key), chain.read_bytes(), key.read_bytes(), None)
         try:

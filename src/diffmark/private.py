@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import IO, Any
 
 PRIVATE = 0o600
 
@@ -23,6 +24,18 @@ def check_private(path: Path, what: str) -> None:
         raise PermissionError(
             f"{path}: others can read this file of {what} (mode {mode:o}): chmod 600 it first"
         )
+
+
+def given(value: str, what: str) -> str:
+    """A secret as an option gives it: itself, or "@FILE" for what a private file holds: no shell logs that."""
+    if not value.startswith("@"):
+        return value
+    path = Path(value[1:])
+    check_private(path, what)
+    try:
+        return path.read_text("utf-8").strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: holds no text") from None
 
 
 def create_private(path: Path, text: str) -> None:
@@ -50,5 +63,12 @@ def replace_private(path: Path, text: str) -> None:
 
 
 def touch_private(path: Path) -> None:
-    """Make sure that a file is there and private; what is in it stays."""
+    """Make an empty private file unless there is one; what is in it stays."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT, PRIVATE))
+
+
+def open_private(path: Path, mode: str = "w", **options: Any) -> IO[Any]:
+    """Open a file to be written anew, for its owner alone; a wider one that is there is narrowed first."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+    os.fchmod(descriptor, PRIVATE)
+    return os.fdopen(descriptor, mode, **options)

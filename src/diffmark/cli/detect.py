@@ -41,7 +41,7 @@ def detect(
         str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
     ] = None,
     secret: Annotated[
-        list[str] | None, typer.Option(help="Hex of a secret to look for; may be repeated.")
+        list[str] | None, typer.Option(help="Hex of a secret to look for, or @FILE; may be repeated.")
     ] = None,
     payload_key: Annotated[Path | None, typer.Option(help="File with the key of payloads to verify.")] = None,
     payload_bits: Annotated[str, typer.Option(help="Bits of account, nonce and check.")] = "20,13,12",
@@ -61,12 +61,14 @@ def detect(
     Exit code 0: every image is marked; 1: at least one is not, or cannot be decided; 2: at least one could not
     be read, or another error.
     """
+    from diffmark.private import given
     from diffmark.progress import track
 
     paths = list(expand(images, sys.stdin))
+    secrets = [word for value in secret or [] for word in given(value, "secrets").split()]
     detector: Any = open_reader(codec, vae, key, plain, fpr=fpr, device=device, batch_size=batch_size)
     detector.payload = read_scheme(payload_key, payload_bits, detector.length)
-    outcomes = track(detector.scan(paths, secret or None), "reading", len(paths))
+    outcomes = track(detector.scan(paths, secrets or None), "reading", len(paths))
     if maps:
         outcomes = mapped(outcomes, paths, detector, maps)
     raise typer.Exit(report(outcomes, paths, as_json))

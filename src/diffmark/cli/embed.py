@@ -90,6 +90,7 @@ def embed(
     """
     from diffmark.cli.detect import expand
     from diffmark.images import ImageError
+    from diffmark.private import given
     from diffmark.progress import track
     from diffmark.secret import from_hex, to_hex
 
@@ -116,7 +117,7 @@ def embed(
                 raise typer.BadParameter(
                     "a manifest names a key of the registry: give --secret or --principal"
                 )
-            keys.manifests.check([from_hex(secret, marker.length)])
+            keys.manifests.check([from_hex(given(secret, "secrets"), marker.length)])
         for path, target in track(zip(paths, targets, strict=True), "marking", len(paths)):
             record: dict[str, Any] = {"source": str(path), "file": str(target)}
             if target.exists():

@@ -27,7 +27,7 @@ def identify(
     ] = None,
     bits: Annotated[
         list[str] | None,
-        typer.Option(help="Decoded bits as 16 hex digits, instead of an image; may be repeated."),
+        typer.Option(help="Decoded bits as 16 hex digits or @FILE, instead of an image; may be repeated."),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many candidates to list.")] = 10,
     rate: Annotated[float, typer.Option(help="Family-wise error that the verdict allows.")] = 1e-6,
@@ -51,6 +51,8 @@ def identify(
     2: an image could not be read, or another error. Every call is written to the registry's audit log before its
     answer is shown.
     """
+    from diffmark.private import given
+
     options: dict[str, Any] = {"rate": None if closed else rate, "reason": reason}
     with opened(registry, actor) as opened_registry:
         ring = ring_for(opened_registry, key)
@@ -59,7 +61,7 @@ def identify(
             raise ValueError("give an image, a folder, a file of logits, or --bits HEX")
         sources = [(name, values) for name, values in found if values is not None]
         logits = [values for _, values in sources]
-        names = list(bits or [])
+        names = [given(text, "bits") for text in bits or []]
         results = [opened_registry.identify_bits(text, top, **options) for text in names]
         if logits and together:
             names.append(f"{len(logits)} images together")

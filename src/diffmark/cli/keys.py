@@ -18,7 +18,7 @@ Moment = Annotated[
     str | None,
     typer.Option(help="When it ends: 2027-01-31, 2027-01-31T12:00+01:00, or 12h, 30d, 2y from now."),
 ]
-KeyOption = Annotated[str | None, typer.Option("--key", help="One key, 16 hex digits.")]
+KeyOption = Annotated[str | None, typer.Option("--key", help="One key, 16 hex digits or @FILE.")]
 PrincipalOption = Annotated[str | None, typer.Option("--principal", help="All keys of this account.")]
 
 
@@ -62,7 +62,7 @@ def revoke(
 ) -> None:
     """End the use of a key, or of all keys of an account; images that carry it are still identified."""
     with opened(registry, actor) as opened_registry:
-        count = opened_registry.revoke(key=key, principal=principal, reason=reason)
+        count = opened_registry.revoke(key=_given(key), principal=principal, reason=reason)
     typer.echo(f"revoked {count}")
 
 
@@ -79,7 +79,7 @@ def expire(
 ) -> None:
     """Set when a key, or all keys of an account, expire."""
     with opened(registry, actor) as opened_registry:
-        count = opened_registry.expire(moment(when) or 0, key=key, principal=principal, reason=reason)
+        count = opened_registry.expire(moment(when) or 0, key=_given(key), principal=principal, reason=reason)
     typer.echo(f"set for {count}")
 
 
@@ -155,6 +155,12 @@ def moment(text: str | None) -> int | None:
         ) from error
     date = date if date.tzinfo else date.replace(tzinfo=timezone.utc)
     return int(date.timestamp() * 1_000_000)
+
+
+def _given(key: str | None) -> str | None:
+    from diffmark.private import given
+
+    return None if key is None else given(key, "keys")
 
 
 def _shown(value: int | None) -> str | None:

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from diffmark.payload.scheme import PayloadScheme
     from diffmark.registry import Registry
 
-SecretOption = Annotated[str, typer.Option(help="Hex digits, or 'random' for a fresh one an image.")]
+SecretOption = Annotated[
+    str,
+    typer.Option(
+        envvar="DIFFMARK_SECRET", help="Hex digits, @FILE with them, or 'random' for a fresh one an image."
+    ),
+]
 Principal = Annotated[
     str | None, typer.Option(help="Issue a key of the registry an image, to this principal.")
 ]
@@ -72,6 +77,7 @@ def secrets_for(
     reason: str,
 ) -> Sequence[Any]:
     """Bits of one secret an image; with a principal, keys are issued for all of them at once."""
+    from diffmark.private import given
     from diffmark.secret import from_hex, random_secrets
 
     if principal is not None and registry is not None:
@@ -80,4 +86,4 @@ def secrets_for(
         return [scheme.encode(account) for _ in range(count)]
     if secret == "random":
         return list(random_secrets(count, length))
-    return [from_hex(secret, length)] * count
+    return [from_hex(given(secret, "secrets"), length)] * count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -27,15 +26,17 @@ def new(
 
 @app.command()
 def show(
-    secret: Annotated[str, typer.Argument(help="Hex digits.")],
+    secret: Annotated[str, typer.Argument(help="Hex digits, or @FILE with them.")],
     length: Annotated[int | None, typer.Option(min=1, help="Bits, if not four a digit.")] = None,
     payload_key: Annotated[Path | None, typer.Option(help="Key file of the payload to read.")] = None,
     payload_bits: Annotated[str, typer.Option(help="Bits of account, nonce and check.")] = "20,13,12",
 ) -> None:
     """Print a secret as bits, number and bytes, and the payload in it."""
+    from diffmark.private import given
     from diffmark.secret import from_hex, to_int
 
-    bits = from_hex(secret, length or 4 * len(secret))
+    digits = given(secret, "secrets")
+    bits = from_hex(digits, length or 4 * len(digits))
     typer.echo(f"length {len(bits)}\nbits   {''.join(map(str, bits))}\nint    {to_int(bits)}")
     scheme = read_scheme(payload_key, payload_bits, len(bits))
     if scheme:
@@ -48,8 +49,7 @@ def show(
 def key(out: Annotated[Path, typer.Argument(help="File to write; must not exist.")]) -> None:
     """Write a new payload key to a file that only you can read."""
     from diffmark.payload.scheme import PayloadScheme
+    from diffmark.private import create_private
 
-    descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(PayloadScheme.new_key().hex() + "\n")
+    create_private(out, PayloadScheme.new_key().hex() + "\n")
     typer.echo(f"{out}: keep it secret and keep it safe; without it payloads cannot be read")

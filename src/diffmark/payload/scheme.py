@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from diffmark.payload.bch import BCH, codes
 from diffmark.payload.permutation import FF1
+from diffmark.private import check_private
 from diffmark.secret import Bits, from_bytes, from_int, to_int
 
 WIDTHS = (20, 13, 12)  # account, nonce and check in 64 bits: three errors are always corrected
@@ -114,10 +115,11 @@ class PayloadScheme:
     @classmethod
     def from_file(cls, path: str | Path, length: int = 64, widths: Sequence[int] = WIDTHS) -> PayloadScheme:
         """The scheme under the hex key in a file; `widths` are the bits of account, nonce and check."""
-        text = Path(path).read_text().strip()
+        path = Path(path)
+        check_private(path, "payload keys")
         try:
-            key = bytes.fromhex(text)
-        except ValueError:
+            key = bytes.fromhex(path.read_text("utf-8").strip())
+        except ValueError:  # also of bytes that are no text
             key = b""
         if len(key) != 32:
             raise ValueError(

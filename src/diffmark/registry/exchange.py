@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select
 
+from diffmark.private import open_private
 from diffmark.registry import schema
 from diffmark.registry.registry import Registry
 
@@ -67,7 +68,7 @@ def _writer(path: Path) -> Any:
 
 def _write_csv(path: Path, rows: Iterator[list[Any]]) -> int:
     count = 0
-    with open(path, "w", newline="", encoding="utf-8") as file:
+    with open_private(path, newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(NAMES)
         for row in rows:
@@ -85,7 +86,7 @@ def _write_parquet(path: Path, rows: Iterator[list[Any]]) -> int:
     texts, numbers = pa.string(), pa.int64()
     layout = pa.schema(list(zip(NAMES, (texts, texts, numbers, numbers, numbers, texts), strict=True)))
     count = 0
-    with pq.ParquetWriter(path, layout) as writer:
+    with open_private(path, "wb") as file, pq.ParquetWriter(file, layout) as writer:
         while block := list(itertools.islice(rows, BLOCK)):
             columns = dict(zip(NAMES, map(list, zip(*block, strict=True)), strict=True))
             writer.write_table(pa.table(columns, schema=layout))

@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError
 from sqlalchemy.pool import StaticPool
 
+from diffmark.private import is_private, touch_private
 from diffmark.registry import schema
 from diffmark.registry.errors import RegistryError, explained
 from diffmark.registry.progress import watched
@@ -227,6 +228,16 @@ def _identity(file: Path) -> tuple[int, int] | None:
 URLS = "use sqlite:///path/to/file.db, postgresql://user@host/database or clickhouse://host/database?rows=URL"
 
 
+def _private_file(path: Path) -> None:
+    """The database of a registry names accounts and holds their keys: for its owner alone; -wal and -shm follow."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        touch_private(path)
+    elif not is_private(path):
+        mode = path.stat().st_mode & 0o777
+        raise RegistryError(f"{path}: others can read this registry (mode {mode:o}): chmod 600 it first")
+
+
 def _sqlite(url: str) -> Engine:
     memory = make_url(url).database in (None, "", ":memory:")
     arguments: dict[str, Any] = {"isolation_level": None, "timeout": LOCK_TIMEOUT}
@@ -237,7 +248,7 @@ def _sqlite(url: str) -> Engine:
         )
     else:
         if not database.startswith("file:"):
-            Path(database).absolute().parent.mkdir(parents=True, exist_ok=True)
+            _private_file(Path(database).absolute())
         engine = create_engine(url, connect_args=arguments)
 
     @event.listens_for(engine, "connect")
