@@ -9,7 +9,7 @@ COPY constraints.txt pyproject.toml README.md LICENSE ./
 # torch comes first: its CPU build counts as the newer one, and the packages that depend on it then keep it.
 RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt torch
 COPY src src
-RUN pip install -c constraints.txt '.[serve,postgres,heif,c2pa]' \
+RUN pip install -c constraints.txt '.[diffusion,serve,postgres,heif,c2pa]' \
     && python -c "import torch; assert torch.version.cuda is None, torch.__version__"
 
 FROM python:3.11-slim-bookworm

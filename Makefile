@@ -1,7 +1,7 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv and installs what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := dev,docs,heif,registry,postgres,clickhouse,train,eval,serve,c2pa,bulk
+EXTRAS := dev,docs,diffusion,heif,registry,postgres,clickhouse,train,eval,serve,c2pa,bulk
 
 .PHONY: demo test test-slow lint docs results weights clean
 .DELETE_ON_ERROR:
@@ -11,7 +11,7 @@ EXTRAS := dev,docs,heif,registry,postgres,clickhouse,train,eval,serve,c2pa,bulk
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -c constraints.txt torch
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[heif,registry]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[diffusion,heif,registry]'
 	touch $@
 
 .venv/installed: .venv/runtime
@@ -33,6 +33,7 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 docs: .venv/installed
 	$(BIN)/python -m diffmark.cli.reference > docs/cli.md

@@ -21,11 +21,11 @@ from PIL import Image
 
 from diffmark import Codec, Detector, watermark
 from diffmark.evaluation.image_model import to_images, unseen_specs
-from diffmark.evaluation.metrics import blockiness, psnr
 from diffmark.evaluation.perception import alignment
 from diffmark.latent.injection import Injection
 from diffmark.latent.vae import decode
 from diffmark.mark.generation import ImageSpec
+from diffmark.metrics import blockiness, psnr
 from diffmark.provenance import provenance, weights_digest
 from diffmark.vista import load_autoencoder, load_pipeline
 from diffmark.vista.autoencoder import PatchAutoencoder

@@ -27,9 +27,9 @@ from diffmark.baselines.ring_id import RingID
 from diffmark.baselines.shallow_diffuse import ShallowDiffuse
 from diffmark.baselines.tree_ring import TreeRing
 from diffmark.evaluation.image_model import unseen_specs
-from diffmark.evaluation.metrics import psnr
 from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.mark.loading import default_guidance, load_pipeline
+from diffmark.metrics import psnr
 from diffmark.provenance import provenance
 from diffmark.statistics import auc
 

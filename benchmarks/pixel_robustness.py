@@ -36,7 +36,7 @@ from PIL import Image, ImageOps  # noqa: E402
 from pixel_corpus import crop, frame  # noqa: E402
 
 from diffmark.attacks import distortion, everyday  # noqa: E402
-from diffmark.evaluation.metrics import psnr  # noqa: E402
+from diffmark.metrics import psnr  # noqa: E402
 from diffmark.provenance import command_line, versions  # noqa: E402
 from diffmark.statistics import clopper_pearson, match_threshold  # noqa: E402
 

@@ -22,10 +22,10 @@ from PIL import Image
 from diffmark import Codec, Detector, watermark
 from diffmark.attacks.regeneration import Regeneration, compression_attack
 from diffmark.evaluation.image_model import unseen_specs
-from diffmark.evaluation.metrics import blockiness, psnr
 from diffmark.evaluation.perception import alignment
 from diffmark.latent.injection import Injection
 from diffmark.mark.generation import ImageSpec
+from diffmark.metrics import blockiness, psnr
 from diffmark.provenance import provenance, weights_digest
 from diffmark.statistics import clopper_pearson, match_threshold
 from diffmark.vista import load_pipeline, model_digest

@@ -17,9 +17,9 @@ import diffmark
 from diffmark import cli, demo
 from diffmark.attacks import attack
 from diffmark.evaluation.image_model import painted_scenes, unseen_specs
-from diffmark.evaluation.metrics import psnr
 from diffmark.mark.generation import ImageSpec, Sampling, generate
 from diffmark.mark.image import embed
+from diffmark.metrics import psnr
 from diffmark.registry import Registry
 from diffmark.secret import random_secrets
 from diffmark.vista import load_autoencoder, load_pipeline

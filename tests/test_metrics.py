@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from diffmark.evaluation.metrics import (
+from diffmark.metrics import (
     bias_figures,
     bit_figures,
     blockiness,

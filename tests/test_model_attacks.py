@@ -11,10 +11,10 @@ from PIL import Image
 from diffmark.attacks.adversarial import against_features, against_vae
 from diffmark.attacks.regeneration import Compression, compression_attack, diffusion_attacks
 from diffmark.evaluation.backbones import scene_classifier
-from diffmark.evaluation.metrics import psnr
 from diffmark.images import read_image
 from diffmark.latent.vae import encode
 from diffmark.mark.loading import load_pipeline
+from diffmark.metrics import psnr
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene
 

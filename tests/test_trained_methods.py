@@ -28,9 +28,9 @@ from diffmark.evaluation.experiments.keys import keys
 from diffmark.evaluation.experiments.latency import stages
 from diffmark.evaluation.harness import Extent, Harness
 from diffmark.evaluation.image_model import ImageModel
-from diffmark.evaluation.metrics import psnr
 from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.mark.loading import load_pipeline
+from diffmark.metrics import psnr
 from diffmark.statistics import match_threshold
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from diffmark import weights
-from diffmark.evaluation.metrics import blockiness
 from diffmark.latent.vae import decode, encode
+from diffmark.metrics import blockiness
 from diffmark.provenance import weights_digest
 from diffmark.vista import library, load_autoencoder, load_classifier, load_pipeline, model_names
 from diffmark.vista.classifier import agreement, targets

@@ -21,9 +21,9 @@ from rich.table import Table
 
 from diffmark.attacks import attack
 from diffmark.detection.joint import open_detector
-from diffmark.evaluation.metrics import psnr
 from diffmark.keys.ring import PUBLIC
 from diffmark.mark.loading import default_guidance, load_pipeline
+from diffmark.metrics import psnr
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.visibility import Visibility
 from diffmark.progress import track

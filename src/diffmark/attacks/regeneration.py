@@ -17,6 +17,7 @@ from torch import Tensor
 from diffmark.attacks.base import Attack, ModelDistort, Rng
 from diffmark.images import read_image
 from diffmark.latent.bridge import ddim_path, denoiser_of, late_trajectory, noised
+from diffmark.latent.families import FAMILIES
 from diffmark.latent.vae import decode, encode
 from diffmark.provenance import weights_digest
 
@@ -76,15 +77,11 @@ def diffusion_attacks(surrogate: Any, name: str) -> tuple[Attack, ...]:
 
 def compression_attack() -> Attack:
     """CompressAI's bmshj2018 where it is installed and its weights are there, else Vista's own codec."""
-    distort = _compressai() or _own_codec()
+    distort = _compressai() or _own_codec(FAMILIES["vista"].models().load_compression())
     return Attack("regen_vae", "regeneration", 7, 1, "quality", distort)
 
 
-def _own_codec() -> Compression:
-    from diffmark.vista import load_compression
-
-    model = load_compression()
-
+def _own_codec(model: Any) -> Compression:
     def through(pixels: Tensor, quality: float) -> Tensor:
         return model(pixels, torch.full((len(pixels),), quality))[0]
 

@@ -32,6 +32,24 @@ from diffmark.cli import (
     vista,
 )
 
+EXTRAS = {  # of what commands import: the extra that brings it
+    "diffusion": (
+        "torch",
+        "diffusers",
+        "transformers",
+        "accelerate",
+        "safetensors",
+        "huggingface_hub",
+        "tqdm",
+    ),
+    "registry": ("numba", "pyarrow"),
+    "train": ("kornia", "tensorboard", "matplotlib"),
+    "eval": ("pytorch_msssim", "ssimulacra2", "cv2", "pywt", "onnxruntime", "peft", "skimage"),
+    "serve": ("fastapi", "uvicorn", "prometheus_client", "segno"),
+    "c2pa": ("c2pa",),
+    "bulk": ("fsspec", "ray"),
+}
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -85,5 +103,12 @@ def main() -> None:
     except (ValueError, OSError, ImportError) as error:
         if os.environ.get("DIFFMARK_DEBUG"):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}{_missing(error)}", file=sys.stderr)
         sys.exit(2)
+
+
+def _missing(error: Exception) -> str:
+    """What to install for a package that was not found."""
+    package = (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+    return f"; it comes with an extra: pip install 'diffmark[{extra}]'" if extra else ""

@@ -46,9 +46,9 @@ def calibrate(
     from diffmark.evaluation.own_model import calibrate as measure
     from diffmark.latent.calibration import check_negatives
     from diffmark.latent.codec import Codec
+    from diffmark.latent.device import find_device
     from diffmark.latent.files import find_codec
     from diffmark.latent.vae import load_vae
-    from diffmark.mark.loading import find_device
     from diffmark.progress import track
 
     if not images.is_dir():

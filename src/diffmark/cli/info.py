@@ -23,8 +23,8 @@ def info(
 
 
 def describe_installation() -> dict[str, Any]:
+    from diffmark.latent.device import find_device
     from diffmark.latent.files import bundled_codecs
-    from diffmark.mark.loading import find_device
     from diffmark.provenance import versions
 
     return {**versions(), "device": find_device(), "codecs": bundled_codecs() or ["none bundled"]}

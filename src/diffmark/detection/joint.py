@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diffmark.detection.decision import Detection, Question
 from diffmark.detection.evidence_map import EvidenceMap
@@ -25,6 +25,7 @@ from diffmark.secret import SecretLike
 if TYPE_CHECKING:
     from diffmark.detection.latent import Detector
 
+AnyDetector: TypeAlias = "PixelDetector | JointDetector | Detector"
 AUTO, PIXEL = "auto", "pixel"
 LATENT = "vista"  # the latent codec that comes with the package
 CHUNK = 16  # images that are in memory at a time
@@ -136,7 +137,7 @@ def open_detector(
     max_pixels: int = MAX_PIXELS,
     device: str | None = None,
     **latent: Any,
-) -> PixelDetector | JointDetector | Detector:
+) -> AnyDetector:
     """A detector by name: `auto` (pixel layer, then the latent codec at hand), `pixel`, or a latent codec.
 
     `key` is an operator key or a ring of them (see `as_ring`); by default the operator's ring, or else the public
@@ -149,7 +150,7 @@ def open_detector(
 
     def load(name: str | Path) -> Detector:
         from diffmark.detection.latent import Detector
-        from diffmark.mark.loading import find_device
+        from diffmark.latent.device import find_device
 
         return Detector.from_pretrained(name, vae, ring=ring, **shared, **latent).to(find_device(device))
 

@@ -19,6 +19,7 @@ from diffmark.keys.bits import KeyedBits
 from diffmark.keys.ring import KeyRing
 from diffmark.latent.calibration import evidence
 from diffmark.latent.codec import Codec
+from diffmark.latent.families import FAMILIES
 from diffmark.latent.files import find_codec, read_config
 from diffmark.latent.vae import check_family, encode, load_vae
 from diffmark.payload.scheme import PayloadScheme
@@ -87,6 +88,16 @@ class Detector:
         return self
 
     @property
+    def pixel(self) -> None:
+        """This reader has no pixel layer; readers of other kinds have."""
+        return None
+
+    @property
+    def latent(self) -> Detector:
+        """Itself: what reads latents."""
+        return self
+
+    @property
     def length(self) -> int:
         """Bits of a secret."""
         return self.codec.config.length
@@ -128,7 +139,7 @@ class Detector:
         yield from self._decide_batch(batch, candidates)
 
     @torch.no_grad()
-    def logits(self, pixels: torch.Tensor) -> np.ndarray:
+    def logits(self, pixels: np.ndarray | torch.Tensor) -> np.ndarray:
         """Pixels in [-1, 1] at `image_size`, (B, 3, H, W) -> logits (B, L, 2) of secret bits, without lean."""
         margins = self.raw_margins(pixels)
         if self.codec.calibration is not None:
@@ -137,10 +148,10 @@ class Detector:
         return self.codec.keyed.read(np.stack([-half, half], axis=-1))
 
     @torch.no_grad()
-    def raw_margins(self, pixels: torch.Tensor) -> np.ndarray:
+    def raw_margins(self, pixels: np.ndarray | torch.Tensor) -> np.ndarray:
         """Margins (B, L) of the bits that the network carries, as it gives them: what a calibration measures."""
         device = next(self.vae.parameters()).device
-        logits = self.codec.decode(encode(self.vae, pixels.to(device))).cpu().numpy()
+        logits = self.codec.decode(encode(self.vae, torch.as_tensor(pixels).to(device))).cpu().numpy()
         return logits[..., 1] - logits[..., 0]
 
     def evidence_map(self, image: ImageLike, found: Detection) -> EvidenceMap:
@@ -202,7 +213,7 @@ class Detector:
         rows: Iterator[np.ndarray] = iter(())
         if pictures:
             pixels = np.stack([picture.pixels() for picture in pictures])
-            rows = iter(self.logits(torch.from_numpy(pixels)))
+            rows = iter(self.logits(pixels))
         for item in batch:
             yield (
                 item
@@ -216,10 +227,9 @@ def _own_vae(codec: str | Path) -> str | Path | nn.Module:
     folder = find_codec(codec)
     if (folder / "vae").is_dir():
         return folder / "vae"
-    if read_config(folder)["config"].get("family") == "vista":
-        from diffmark.vista import load_autoencoder
-
-        return load_autoencoder()
+    family = FAMILIES.get(read_config(folder)["config"].get("family"))
+    if family is not None and family.package:
+        return family.models().load_autoencoder()
     raise ValueError(
         f"the codec {str(codec)!r} comes without an autoencoder: give vae= (a pipeline's folder or hub id)"
     )

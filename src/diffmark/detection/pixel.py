@@ -64,6 +64,16 @@ class PixelDetector:
         return self.codec.name
 
     @property
+    def pixel(self) -> PixelDetector:
+        """Itself: what reads pixels."""
+        return self
+
+    @property
+    def latent(self) -> None:
+        """This reader has no latent codec; readers of other kinds have."""
+        return None
+
+    @property
     def length(self) -> int:
         """Bits of a secret."""
         return self.codec.length

@@ -16,9 +16,9 @@ from diffmark.baselines.base import Method
 from diffmark.baselines.stegastamp import StegaStamp
 from diffmark.baselines.weights import to_image, to_pixels
 from diffmark.evaluation.batches import batches
-from diffmark.evaluation.metrics import psnr, share
 from diffmark.latent.vae import decode, encode
 from diffmark.mark.loading import load_pipeline
+from diffmark.metrics import psnr, share
 from diffmark.statistics import match_threshold
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene

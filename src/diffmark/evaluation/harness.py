@@ -282,7 +282,7 @@ class Harness:
 
 def mean_psnr(images: Sequence[Image.Image], others: Sequence[Image.Image]) -> NDArray[np.float64]:
     """In dB, a single number; nan where sizes differ or nothing changed."""
-    from diffmark.evaluation.metrics import psnr
+    from diffmark.metrics import psnr
 
     if any(a.size != b.size for a, b in zip(images, others, strict=True)):
         return np.array(np.nan)

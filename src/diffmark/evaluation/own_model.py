@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from diffmark import statistics
 from diffmark.detection.latent import Detector
-from diffmark.evaluation.metrics import psnr
 from diffmark.images import ImageLike, read_image
 from diffmark.latent.calibration import Calibration
 from diffmark.latent.codec import Codec
 from diffmark.latent.vae import decode, encode
+from diffmark.metrics import psnr
 from diffmark.provenance import weights_digest
 
 LEVEL = 100.0  # dB that pictures without any difference count as

@@ -12,9 +12,9 @@ from diffmark.baselines.base import Method
 from diffmark.evaluation.cache import Recipe
 from diffmark.evaluation.harness import Harness, Row, specs_digest
 from diffmark.evaluation.image_model import scene_of
-from diffmark.evaluation.metrics import frechet_distance, quality_figures
 from diffmark.mark.generation import ImageSpec
 from diffmark.mark.loading import is_embedded
+from diffmark.metrics import frechet_distance, quality_figures
 from diffmark.vista.paint import PAINTER
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from diffmark.latent.codec import CodecConfig
+from diffmark.latent.families import FAMILIES
 
 
 class FamilyError(ValueError):
     """Codec and model do not share a latent space."""
-
-
-@dataclass(frozen=True)
-class LatentSpace:
-    """What identifies a family's own autoencoder: its scaling factor, or its class."""
-
-    scaling_factor: float | None = None
-    vae_class: str | None = None
-
-
-FAMILIES = {
-    "sd": LatentSpace(0.18215),
-    "sdxl": LatentSpace(0.13025),
-    "sd3": LatentSpace(1.5305),
-    "flux": LatentSpace(0.3611),
-    "vista": LatentSpace(vae_class="PatchAutoencoder"),
-}
 
 
 def encode(vae: Any, pixels: Tensor) -> Tensor:
@@ -142,10 +125,9 @@ def load_vae(source: str | Path) -> nn.Module:
 def _find_class(name: str) -> Any:
     import diffusers
 
-    if name == "PatchAutoencoder":
-        from diffmark.vista.autoencoder import PatchAutoencoder
-
-        return PatchAutoencoder
+    for family in FAMILIES.values():
+        if family.vae_class == name:
+            return family.models().autoencoder_class()
     if not hasattr(diffusers, name):
         raise FamilyError(f"diffusers {diffusers.__version__} has no autoencoder class {name!r}")
     return getattr(diffusers, name)

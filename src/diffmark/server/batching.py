@@ -5,12 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from diffmark.detection.latent import Detector
 from diffmark.images import Picture
+
+if TYPE_CHECKING:
+    from diffmark.detection.latent import Detector
 
 
 class OverloadError(RuntimeError):
@@ -64,9 +66,7 @@ class Batcher:
         if not batch:
             return
         try:
-            rows = self.detector.logits(
-                torch.from_numpy(np.stack([picture.pixels() for picture, _ in batch]))
-            )
+            rows = self.detector.logits(np.stack([picture.pixels() for picture, _ in batch]))
         except Exception as error:  # whoever waits must hear of it, and the thread must live on
             for _, future in batch:
                 future.set_exception(error)

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from diffmark.detection.decision import Detection
-from diffmark.detection.joint import JointDetector, better
-from diffmark.detection.latent import Detector
+from diffmark.detection.joint import AnyDetector, better
 from diffmark.detection.pixel import PixelDetector, is_clear
 from diffmark.images import Picture
 from diffmark.secret import Bits
@@ -22,10 +21,9 @@ from diffmark.server.batching import Batcher, OverloadError
 class Reading:
     """A detector behind queues: `read` waits its turn, and raises OverloadError if too many wait."""
 
-    def __init__(self, detector: PixelDetector | JointDetector | Detector, capacity: int) -> None:
+    def __init__(self, detector: AnyDetector, capacity: int) -> None:
         self.detector, self.capacity = detector, capacity
-        latent = detector.latent if isinstance(detector, JointDetector) else detector
-        self.latent = latent if isinstance(latent, Detector) else None
+        self.latent = detector.latent
         self.batcher = Batcher(self.latent, capacity) if self.latent else None
         self._places = threading.BoundedSemaphore(capacity)
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1, "diffmark-pixel")
@@ -33,9 +31,9 @@ class Reading:
     @property
     def pixel(self) -> PixelDetector:
         """The pixel layer's detector."""
-        if isinstance(self.detector, Detector):
+        if self.detector.pixel is None:
             raise ValueError("this service reads latents alone")
-        return self.detector.pixel if isinstance(self.detector, JointDetector) else self.detector
+        return self.detector.pixel
 
     @property
     def waiting(self) -> int:
@@ -43,7 +41,7 @@ class Reading:
 
     def read(self, pictures: Sequence[Picture], secrets: Bits | None, seconds: float) -> list[Detection]:
         """Detections in the order of the pictures; TimeoutError after so many seconds."""
-        if isinstance(self.detector, Detector):
+        if self.detector.pixel is None:
             return self._latent(list(pictures), secrets, seconds)
         question = self.pixel.question(secrets)
         futures = [self._submit(picture) for picture in pictures]

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from diffmark.detection.decision import Detection
-from diffmark.detection.joint import JointDetector
-from diffmark.detection.latent import Detector
-from diffmark.detection.pixel import PixelDetector
+from diffmark.detection.joint import AnyDetector
 from diffmark.images import ImageError, Picture, read_image
-from diffmark.mark.image import embed
 from diffmark.pixel.codec import MarkWarning
 from diffmark.registry import Registry
 from diffmark.registry.access import Access
@@ -27,7 +24,7 @@ from diffmark.server.models import Examination, GenerateRequest
 from diffmark.server.reading import Reading
 from diffmark.server.tokens import Token, Tokens
 
-if TYPE_CHECKING:  # it needs diffusers, which detection does not
+if TYPE_CHECKING:  # it needs torch and diffusers, which the service does not
     from diffmark.server.painting import Painter, Painting
 
 MAPS = 32  # evidence maps that may wait
@@ -48,7 +45,7 @@ class Metrics:
 class Service:
     """One running service."""
 
-    detector: PixelDetector | JointDetector | Detector
+    detector: AnyDetector
     registry: Registry
     limits: Limits = field(default_factory=Limits)
     capacity: int = 256  # images that may wait
@@ -65,7 +62,7 @@ class Service:
     @property
     def native_size(self) -> list[int] | None:
         """Height and width that images are made for; None if any will do."""
-        return list(self.detector.image_size) if isinstance(self.detector, Detector) else None
+        return list(self.detector.latent.image_size) if self.detector.pixel is None else None
 
     def detect(self, uploads: Sequence[tuple[str, bytes]], secret: str | None = None) -> list[Detection]:
         """Detections in the order of the uploads, read together with those of other requests."""
@@ -112,7 +109,9 @@ class Service:
         except ValueError as error:
             raise ImageError(str(error)) from error
         picture = self._read(upload)
-        if isinstance(self.detector, Detector):
+        if self.detector.pixel is None:
+            from diffmark.mark.image import embed
+
             marked = embed(picture, self.detector.codec, self.detector.vae, secrets, strength)
         else:
             with warnings.catch_warnings():

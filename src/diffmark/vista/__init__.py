@@ -1,6 +1,7 @@
 """Vista: the embedded text-to-image family, a small latent diffusion model in diffusers' own format."""
 
 from diffmark.vista.library import (
+    autoencoder_class,
     load_autoencoder,
     load_classifier,
     load_compression,
@@ -10,6 +11,7 @@ from diffmark.vista.library import (
 )
 
 __all__ = [
+    "autoencoder_class",
     "load_autoencoder",
     "load_classifier",
     "load_compression",

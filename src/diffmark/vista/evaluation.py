@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from diffmark.evaluation.metrics import frechet_distance
+from diffmark.metrics import frechet_distance
 from diffmark.statistics import clopper_pearson
 from diffmark.vista.classifier import SceneClassifier, agreement, targets
 from diffmark.vista.paint import paint

@@ -59,6 +59,13 @@ def load_pipeline(name: str = "vista", **options: Any) -> Any:
     return pipeline
 
 
+def autoencoder_class() -> type[PatchAutoencoder]:
+    """The class of the family's autoencoder."""
+    from diffmark.vista.autoencoder import PatchAutoencoder
+
+    return PatchAutoencoder
+
+
 def load_autoencoder() -> PatchAutoencoder:
     """The family's autoencoder, in float32, for evaluation."""
     from diffmark.vista.autoencoder import PatchAutoencoder

@@ -20,8 +20,8 @@ from diffmark.baselines.base import Method
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.cache import Recipe
 from diffmark.evaluation.harness import Harness, Row
-from diffmark.evaluation.metrics import bit_figures, psnr
 from diffmark.mark.generation import ImageSpec
+from diffmark.metrics import bit_figures, psnr
 
 NUMBERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 SPACES = ("pixels", "latents")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diffmark.evaluation.harness import Harness, Row
-from diffmark.evaluation.metrics import bit_figures, detection_figures
 from diffmark.evaluation.negatives import negatives
 from diffmark.evaluation.perception import quality
+from diffmark.metrics import bit_figures, detection_figures
 
 
 def clean(harness: Harness) -> Iterator[Row]:

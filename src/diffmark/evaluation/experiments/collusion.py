@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from diffmark.evaluation.harness import Harness, Row
-from diffmark.evaluation.metrics import share
 from diffmark.mark.generation import ImageSpec
+from diffmark.metrics import share
 from diffmark.statistics import match_threshold, per_try
 
 COLLUDERS = (1, 2, 3, 5, 8)

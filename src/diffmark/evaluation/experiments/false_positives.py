@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from diffmark.baselines.base import Method
 from diffmark.evaluation.harness import Harness, Reading, Row
-from diffmark.evaluation.metrics import RATES, bias_figures, share
 from diffmark.evaluation.negatives import sources, unmarked
+from diffmark.metrics import RATES, bias_figures, share
 from diffmark.statistics import match_threshold
 
 

@@ -10,8 +10,8 @@ from PIL import Image, ImageFilter
 from diffmark.baselines.diffmark import DiffMark
 from diffmark.evaluation.experiments.averaging import add
 from diffmark.evaluation.harness import Harness, Row
-from diffmark.evaluation.metrics import bit_figures, psnr, share
 from diffmark.mark.image import embed
+from diffmark.metrics import bit_figures, psnr, share
 from diffmark.statistics import match_threshold
 
 RATE = 1e-3

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from diffmark.evaluation.harness import Harness, Row
-from diffmark.evaluation.metrics import bit_figures
+from diffmark.metrics import bit_figures
 
 
 def keys(harness: Harness) -> Iterator[Row]:

@@ -8,8 +8,8 @@ from typing import Any
 from diffmark.attacks import Attack
 from diffmark.baselines.base import Method
 from diffmark.evaluation.harness import Harness, Row
-from diffmark.evaluation.metrics import bit_figures, share
 from diffmark.evaluation.negatives import negatives
+from diffmark.metrics import bit_figures, share
 from diffmark.statistics import empirical_threshold
 
 RATE = 1e-3  # exact threshold

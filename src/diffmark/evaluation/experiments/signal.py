@@ -13,7 +13,7 @@ from PIL import Image
 from diffmark.baselines.base import Method
 from diffmark.baselines.diffmark import DiffMark
 from diffmark.evaluation.harness import Harness, Row
-from diffmark.evaluation.metrics import psnr
+from diffmark.metrics import psnr
 
 SHOWN = 3  # pictures of the first method; one of every other
 AVERAGED = 64  # deltas, for their spectrum

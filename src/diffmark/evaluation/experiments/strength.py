@@ -10,7 +10,7 @@ import numpy as np
 from diffmark.attacks import ATTACKS
 from diffmark.baselines.diffmark import DiffMark
 from diffmark.evaluation.harness import Harness, Row
-from diffmark.evaluation.metrics import bit_figures, psnr
+from diffmark.metrics import bit_figures, psnr
 
 STRENGTHS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 CASES = {"clean": None, "JPEG 50": ("jpeg", 0.5), "noise 0.05": ("noise", 0.5)}

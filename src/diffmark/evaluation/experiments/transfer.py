@@ -10,7 +10,7 @@ from PIL import Image
 from diffmark.attacks import ATTACKS
 from diffmark.baselines.diffmark import DiffMark
 from diffmark.evaluation.harness import Harness, Row
-from diffmark.evaluation.metrics import bit_figures, quality_figures, share
+from diffmark.metrics import bit_figures, quality_figures, share
 from diffmark.statistics import match_threshold
 
 RATE = 1e-3

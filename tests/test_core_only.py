@@ -1,0 +1,65 @@
+"""The core works without torch and its kin: it issues keys, marks, attacks, detects and identifies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from processes import ENVIRONMENT
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = ROOT / "tests" / "programs" / "core_only.py"
+DIFFUSION = "torch,diffusers,transformers,accelerate,safetensors,huggingface_hub,tqdm"
+HEAVY = f"{DIFFUSION},galois,numba,pyarrow,kornia,matplotlib"
+
+
+def outcome(*arguments: object, python: str = sys.executable, **options: object) -> dict:
+    command = [python, str(PROGRAM), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, **options)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert "pip install 'diffmark[diffusion]'" in done.stderr  # what `generate` says
+    return result
+
+
+EXPECTED = {
+    "codes": [0, 0, 0, 0, 0, 1, 0, 0],
+    "verdict": "marked",
+    "principal": "user-42",
+    "library": "marked",
+    "account": 7,
+    "generate": 2,
+    "loaded": [],
+}
+
+
+def test_the_core_needs_no_torch(tmp_path: Path) -> None:
+    assert outcome(tmp_path, HEAVY, env=ENVIRONMENT) == EXPECTED
+
+
+def test_the_service_and_bulk_detection_load_without_torch() -> None:
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({DIFFUSION.split(',')}))\n"
+        "import diffmark.server.app, diffmark.bulk.run, diffmark.c2pa\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_fresh_environment_with_the_core_alone(tmp_path: Path) -> None:
+    """A real install of the wheel; needs a package index."""
+    place = tmp_path / "venv"
+    venv.create(place, with_pip=True)
+    python = str(place / "bin" / "python")
+    install = [python, "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(ROOT)]
+    subprocess.run(install, check=True, timeout=900)
+    listed = subprocess.run([python, "-m", "pip", "list", "--format=json"], capture_output=True, text=True)
+    names = {package["name"].lower() for package in json.loads(listed.stdout)}
+    assert not names & set(HEAVY.split(","))
+    (tmp_path / "work").mkdir()
+    assert outcome(tmp_path / "work", python=python, cwd=tmp_path) == EXPECTED
