@@ -483,7 +483,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.report:
         head = json.loads((given.folder / "head.json").read_text())
-        security_tables.write(given.out, head, _rows(given.folder))
+        security_tables.write(given.out, {**head, "rows": _rows(given.folder)})
         security_tables.fill_page()
         return
     config = {"victims": given.victims, "tuning": given.tuning, "seed": SEED}

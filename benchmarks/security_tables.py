@@ -13,10 +13,10 @@ RESULTS = ROOT / "results" / "security"
 PAGE = ROOT / "docs" / "threat-model.md"
 
 
-def write(path: Path, head: dict[str, Any], rows: list[Row]) -> None:
+def write(path: Path, document: dict[str, Any]) -> None:
     """A result with what made it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
+    path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def fill_page() -> None:
@@ -66,7 +66,8 @@ def collusion_table(rows: list[Row]) -> str:
         "| --- " * 5 + "|",
     ]
     for row in rows:
-        together = f"{row['named_by_all_pictures_together']} of {row['colluders']}"
+        all_named = row.get("named_by_all_pictures_together")
+        together = "" if all_named is None else f"{all_named} of {row['colluders']}"
         cells = [row["colluders"], row["secrets"], _rate(row["someone_named"]), together]
         lines.append("| " + " | ".join(map(str, [*cells, _rate(row["innocent_named"])])) + " |")
     return "\n".join(lines)
