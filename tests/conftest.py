@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from browser import chromium  # noqa: F401  # a fixture of all
+from browser import axe, chromium  # noqa: F401  # fixtures of all
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # third-party import-time deprecations are not ours to fix

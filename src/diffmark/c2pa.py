@@ -42,6 +42,7 @@ class Inspection:
     algorithm: str | None  # of the soft binding
     value: str | None
     actions: tuple[str, ...]
+    source_type: str | None  # IPTC term of how the image was made
     problems: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,19 +90,25 @@ class ManifestSigner:
 
 def inspect(image: Path, anchors: Path | None = None, manifest: bytes | None = None) -> Inspection:
     """The manifest in a file, or a recovered one against a file; `anchors` are PEMs of roots to trust."""
+    return inspect_bytes(image.read_bytes(), str(image), anchors, manifest)
+
+
+def inspect_bytes(
+    data: bytes, name: str, anchors: Path | None = None, manifest: bytes | None = None
+) -> Inspection:
+    """The same for the bytes of a file; `name` is for messages."""
     library = _library()
     settings: dict[str, Any] = dict(_NO_COPIES)
     if anchors is not None:
         settings["trust"] = {"trust_anchors": anchors.read_text()}
-    data = image.read_bytes()
     try:
         context = library.Context.from_dict(settings)
         with library.Reader(None, io.BytesIO(data), manifest, context) as reader:
             document = json.loads(reader.json())
     except library.C2paError.ManifestNotFound as error:
-        raise ManifestError(f"{image}: has no C2PA manifest") from error
+        raise ManifestError(f"{name}: has no C2PA manifest") from error
     except library.C2paError as error:
-        raise ManifestError(f"{image}: its manifest cannot be read: {error}") from error
+        raise ManifestError(f"{name}: its manifest cannot be read: {error}") from error
     return _inspection(document, trusting=anchors is not None)
 
 
@@ -175,6 +182,7 @@ def _inspection(document: dict[str, Any], trusting: bool) -> Inspection:
         algorithm=binding.get("alg"),
         value=next((block.get("value") for block in binding.get("blocks", [])), None),
         actions=tuple(action["action"] for action in actions),
+        source_type=next((a["digitalSourceType"] for a in actions if a.get("digitalSourceType")), None),
         problems=tuple(f"{failure['code']}: {failure.get('explanation', '')}" for failure in broken),
     )
 

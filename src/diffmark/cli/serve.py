@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from diffmark.cli.detect import ReaderName
-from diffmark.cli.marks import KeyFile, ring_for, tell_key
-from diffmark.cli.opening import Actor, Json, Url, opened, show
-
-if TYPE_CHECKING:
-    from diffmark.server.painting import Painter
-    from diffmark.server.service import Service
+from diffmark.cli.marks import KeyFile
+from diffmark.cli.opening import Actor, Json, Url, default_url, opened, plain_errors, show
 
 tokens = typer.Typer(help="Credentials of the HTTP service.", no_args_is_help=True)
-
-LOGGING = {  # one JSON line a request on stdout; uvicorn's own on stderr
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"plain": {"format": "%(message)s"}, "own": {"format": "%(levelname)s %(message)s"}},
-    "handlers": {
-        "lines": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout", "formatter": "plain"},
-        "errors": {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "own"},
-    },
-    "loggers": {
-        "diffmark.server": {"handlers": ["lines"], "level": "INFO", "propagate": False},
-        "uvicorn.error": {"handlers": ["errors"], "level": "INFO", "propagate": False},
-    },
-}
 
 
 def serve(
@@ -50,38 +34,86 @@ def serve(
             "By default Vista for codecs of its family, none for others."
         ),
     ] = None,
+    public: Annotated[
+        bool,
+        typer.Option("--public", help="Add the verifier without tokens, at /; auditors have /auditor."),
+    ] = False,
+    sign_key: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="DIFFMARK_VERDICT_KEY", help="Sign verdicts with this key (diffmark verdict key)."
+        ),
+    ] = None,
+    issuer: Annotated[str | None, typer.Option(help="Who signs the verdicts, in words.")] = None,
+    feedback: Annotated[
+        Path | None, typer.Option(help="File for feedback of the public; in your data folder by default.")
+    ] = None,
+    trust: Annotated[
+        Path | None, typer.Option(help="PEM of the roots that C2PA credentials are trusted under.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes that answer; they share their limits.")
+    ] = 1,
 ) -> None:
-    """Start the HTTP service and the auditor's page. TLS is the job of a proxy in front of it."""
-    import uvicorn
+    """Start the HTTP service and the auditor's page. TLS is the job of a proxy in front of it.
 
-    from diffmark.detection.joint import open_detector
-    from diffmark.server.app import create_app
-    from diffmark.server.service import Service
+    /health answers at once, /ready once the models are loaded. SIGTERM lets requests under way finish.
+    """
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", *(["OMP_NUM_THREADS"] if workers > 1 else [])):
+        os.environ.setdefault(name, "1")  # requests are read side by side; before numpy is loaded
+    _check(public, sign_key, trust, feedback, issuer)
 
-    with opened(url, actor, index=True) as registry:
-        ring = ring_for(registry, key)
-        tell_key(ring)
-        detector = open_detector(codec, vae, ring, fpr=fpr)
-        service = Service(detector, registry)
-        service.painter = _painter(service, model)
-        app = create_app(service)
-        # Connections are kept for longer than proxies keep theirs, so that the service closes none under a request.
-        uvicorn.run(app, host=host, port=port, log_config=LOGGING, access_log=False, timeout_keep_alive=75)
+    from diffmark.server.launch import Options, run
+
+    address = url or default_url()
+    options = Options(
+        address,
+        actor,
+        host,
+        port,
+        codec=str(codec),
+        key=None if key is None else str(key),
+        vae=vae,
+        fpr=fpr,
+        model=model,
+        public=public,
+        sign_key=None if sign_key is None else str(sign_key),
+        issuer=issuer,
+        feedback=None if feedback is None else str(feedback),
+        trust=None if trust is None else str(trust),
+        workers=workers,
+    )
+    with plain_errors():
+        _hint(address, actor, public)
+        run(options)
 
 
-def _painter(service: Service, model: str | None) -> Painter | None:
-    """What makes images: a model that was asked for, or Vista beside a codec of its family."""
-    from diffmark.server.painting import Painter
+def _check(
+    public: bool, sign_key: Path | None, trust: Path | None, feedback: Path | None, issuer: str | None
+) -> None:
+    """Arguments are checked before anything heavy is imported."""
+    from diffmark.verdict.keys import SigningKey
 
-    latent = service.reading.latent
-    if model is None and (latent is None or latent.codec.config.family != "vista"):
-        return None
-    codec = latent.codec if latent else None  # it writes under the key that the detector reads with
-    pixel = None if service.reading.detector is latent else service.reading.pixel.codec
-    painter = Painter.load(model or "vista", codec, pixel)
-    if codec and painter.codec is None:
-        typer.echo(f"no latent codec for {model}: its images are marked in the pixel layer alone", err=True)
-    return painter
+    if sign_key is not None:
+        SigningKey.from_file(sign_key)
+    elif public:
+        typer.echo("verdicts are not signed: give --sign-key (diffmark verdict key FILE)", err=True)
+    if issuer is not None and sign_key is None:
+        raise typer.BadParameter("--issuer is for signed verdicts: give --sign-key")
+    if not public and (feedback is not None or trust is not None):
+        raise typer.BadParameter("--feedback and --trust are for --public")
+    if trust is not None and not trust.is_file():
+        raise FileNotFoundError(f"{trust}: no such file")
+
+
+def _hint(url: str, actor: str | None, public: bool) -> None:
+    """Open the registry once, so that errors are told at once; and say so if nobody can sign in."""
+    from diffmark.server.tokens import Tokens
+
+    with opened(url, actor, cache=False) as registry:
+        tokens = Tokens(registry.store.engine).all()
+    if not any(token.status == "live" for token in tokens):
+        typer.echo("there is no live token yet: make one with `diffmark token create NAME`", err=True)
 
 
 @tokens.command()

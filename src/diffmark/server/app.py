@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
+from anyio import to_thread
 from fastapi import (
     Depends,
     FastAPI,
@@ -47,20 +48,29 @@ from diffmark.server.models import (
     LogEntry,
 )
 from diffmark.server.page import add_page
+from diffmark.server.public import Public
+from diffmark.server.public_routes import public_routes, well_known
+from diffmark.server.reference import add_reference
 from diffmark.server.resolver import resolver
 from diffmark.server.service import Service
 from diffmark.server.tokens import Token
+from diffmark.verdict import PublicKeys
 
 log = logging.getLogger("diffmark.server")
 RETRY_AFTER = "2"
+SPARE_THREADS = 40  # for what is answered at once
 
 
-def create_app(service: Service) -> FastAPI:
-    """The application; it closes the service when it stops."""
+def create_app(service: Service, public: Public | None = None) -> FastAPI:
+    """The application; it closes the service when it stops. `public` adds the verifier that needs no token."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> Any:
+        # A request that waits for its reading holds a thread: all that are let in have one, and some are left.
+        to_thread.current_default_thread_limiter().total_tokens = service.limits.requests + SPARE_THREADS
         yield
+        if public is not None:
+            public.close()
         service.close()
 
     app = FastAPI(
@@ -68,6 +78,8 @@ def create_app(service: Service) -> FastAPI:
         version=__version__,
         description="Reads marks from images and names the accounts they were issued to.",
         lifespan=lifespan,
+        docs_url=None,  # those of FastAPI load scripts from elsewhere
+        redoc_url=None,
     )
 
     def allowed(*roles: str) -> Callable[..., Token]:
@@ -107,7 +119,7 @@ def create_app(service: Service) -> FastAPI:
         elif not length.isdigit() or int(length) > service.limits.upload_bytes:
             limit = service.limits.upload_bytes
             response = JSONResponse({"detail": f"at most {limit:,} bytes a request"}, 413)
-        elif active >= service.limits.requests and request.url.path.startswith("/v1"):
+        elif active >= service.limits.requests and request.url.path.startswith(("/v1", "/public")):
             response = await overloaded(request, OverloadError(f"{active} requests are being served already"))
         else:
             active += 1
@@ -140,7 +152,12 @@ def create_app(service: Service) -> FastAPI:
     async def too_slow(request: Request, error: TimeoutError) -> JSONResponse:
         return JSONResponse({"detail": "the request took too long"}, 504, {"Retry-After": RETRY_AFTER})
 
-    add_page(app)
+    if public is not None:
+        app.include_router(public_routes(public))
+    if service.signing is not None:
+        app.include_router(well_known(PublicKeys(service.signing.public)))
+    add_page(app, "/auditor" if public is not None else "/")
+    add_reference(app)
 
     @app.get("/health", tags=["state"])
     async def health() -> Health:

@@ -20,15 +20,15 @@ HEADERS = {
 }
 
 
-def add_page(app: FastAPI) -> None:
-    """The page at / and its files under /page/."""
+def add_page(app: FastAPI, path: str = "/") -> None:
+    """The auditor's page at `path` and the files of all pages under /page/."""
     folder = resources.files("diffmark.server") / "static"
     files = {file.name: file.read_bytes() for file in folder.iterdir() if PurePath(file.name).suffix in TYPES}
 
     def answer(name: str) -> Response:
         return Response(files[name], media_type=TYPES[PurePath(name).suffix], headers=HEADERS)
 
-    @app.get("/", include_in_schema=False)
+    @app.get(path, include_in_schema=False)
     def page() -> Response:
         return answer("index.html")
 

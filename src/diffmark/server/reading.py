@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -17,16 +18,20 @@ from diffmark.images import Picture
 from diffmark.secret import Bits
 from diffmark.server.batching import Batcher, OverloadError
 
+GUESS = 0.2  # seconds that an image is read in, until some were
+PATIENCE = 0.7  # share of a request's time that it may wait for others
+
 
 class Reading:
     """A detector behind queues: `read` waits its turn, and raises OverloadError if too many wait."""
 
-    def __init__(self, detector: AnyDetector, capacity: int) -> None:
+    def __init__(self, detector: AnyDetector, capacity: int, threads: int = 0) -> None:
         self.detector, self.capacity = detector, capacity
         self.latent = detector.latent
         self.batcher = Batcher(self.latent, capacity) if self.latent else None
         self._places = threading.BoundedSemaphore(capacity)
-        self._pool = ThreadPoolExecutor(os.cpu_count() or 1, "diffmark-pixel")
+        self.threads, self.mean = threads or os.cpu_count() or 1, GUESS
+        self._pool = ThreadPoolExecutor(self.threads, "diffmark-pixel")
 
     @property
     def pixel(self) -> PixelDetector:
@@ -44,6 +49,9 @@ class Reading:
         if self.detector.pixel is None:
             return self._latent(list(pictures), secrets, seconds)
         question = self.pixel.question(secrets)
+        wait = self._pool._work_queue.qsize() * self.mean / self.threads
+        if wait > PATIENCE * seconds:
+            raise OverloadError(f"images wait for {wait:.0f} s already")
         futures = [self._submit(picture) for picture in pictures]
         readings = [future.result(seconds) for future in futures]
         found = [
@@ -61,9 +69,17 @@ class Reading:
     def _submit(self, picture: Picture) -> Future[Any]:
         if not self._places.acquire(blocking=False):
             raise OverloadError(f"{self.capacity} images are waiting already")
-        future = self._pool.submit(self.pixel.read, picture)
+        future = self._pool.submit(self._timed, picture)
         future.add_done_callback(lambda _: self._places.release())
         return future
+
+    def _timed(self, picture: Picture) -> Any:
+        """A reading; how long it took goes into the mean that waiting is judged by."""
+        start = time.perf_counter()
+        try:
+            return self.pixel.read(picture)
+        finally:
+            self.mean += 0.05 * (time.perf_counter() - start - self.mean)
 
     def _latent(self, pictures: list[Picture], secrets: Bits | None, seconds: float) -> list[Detection]:
         assert self.latent is not None

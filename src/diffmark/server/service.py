@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -22,7 +22,17 @@ from diffmark.server.lane import Lane
 from diffmark.server.limits import Limits, RateLimiter
 from diffmark.server.models import Examination, GenerateRequest
 from diffmark.server.reading import Reading
+from diffmark.server.shared_limits import SharedLimiter
 from diffmark.server.tokens import Token, Tokens
+from diffmark.verdict import SigningKey
+
+
+class Fingerprints(Protocol):
+    """Where pictures that were marked can be looked up by likeness."""
+
+    def known(self, data: bytes) -> bool:
+        """Whether a picture like this file's was marked here."""
+
 
 if TYPE_CHECKING:  # it needs torch and diffusers, which the service does not
     from diffmark.server.painting import Painter, Painting
@@ -49,12 +59,15 @@ class Service:
     registry: Registry
     limits: Limits = field(default_factory=Limits)
     capacity: int = 256  # images that may wait
+    threads: int = 0  # that read pixels; as many as cores
     painter: Painter | None = None  # for /v1/generate
+    signing: SigningKey | None = None  # of verdicts
+    fingerprints: Fingerprints | None = None  # for pictures whose mark is not read
 
     def __post_init__(self) -> None:
-        self.reading = Reading(self.detector, self.capacity)
+        self.reading = Reading(self.detector, self.capacity, self.threads)
         self.tokens = Tokens(self.registry.store.engine)
-        self.limiter = RateLimiter(self.limits)
+        self.limiter: RateLimiter | SharedLimiter = RateLimiter(self.limits)
         self.metrics = Metrics()
         self.mapping = Lane("maps", MAPS)
         self.painting = Lane("generation", self.limits.painting)
