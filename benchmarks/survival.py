@@ -3,15 +3,19 @@
 python benchmarks/survival.py vista --injection persistent --out results/survival/vista_persistent.json
 python benchmarks/survival.py <codec folder> --out <file>
 
-Pictures of unseen prompts, 50 guided steps, through 8-bit images. Regeneration (Regen-Diff), twice (2x-Rinse),
-learned compression (Regen-VAE); with --transfer also the same codec through each sibling's own denoiser.
+Pictures of unseen prompts, 50 guided steps, through 8-bit images, marked by the latent codec alone. Regeneration
+(Regen-Diff), twice (2x-Rinse), learned compression (Regen-VAE); with --transfer also the same codec through each
+sibling's own denoiser. Looks: PSNR of the same seed, blockiness on the 8-pixel grid, Frechet distance to painted
+scenes in the scene classifier's features, alignment. Generated pictures are kept in --cache, to resume a run.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +25,16 @@ from PIL import Image
 
 from diffmark import Codec, Detector, watermark
 from diffmark.attacks.regeneration import Regeneration, compression_attack
-from diffmark.evaluation.image_model import unseen_specs
+from diffmark.evaluation.batches import batches
+from diffmark.evaluation.image_model import painted_scenes, unseen_specs
 from diffmark.evaluation.perception import alignment
+from diffmark.images import read_image
 from diffmark.latent.injection import Injection
 from diffmark.mark.generation import ImageSpec
-from diffmark.metrics import blockiness, psnr
+from diffmark.metrics import blockiness, frechet_distance, psnr
 from diffmark.provenance import provenance, weights_digest
 from diffmark.statistics import clopper_pearson, match_threshold
-from diffmark.vista import load_pipeline, model_digest
+from diffmark.vista import load_classifier, load_pipeline, model_digest
 from diffmark.vista.evaluation import contact_sheet
 
 GUIDANCE, STEPS, BATCH, RATE = 4.0, 50, 8, 1e-3
@@ -46,6 +52,9 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="first unseen prompt")
     parser.add_argument("--surrogates", nargs="+", default=["vista-ink", "vista-oil", "vista-v"])
     parser.add_argument("--transfer", action="store_true")
+    parser.add_argument(
+        "--cache", type=Path, default=Path("runs/survival"), help="folder of generated pictures"
+    )
     parser.add_argument("--sheet", type=Path, help="PNG of plain pictures over marked ones")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
@@ -59,14 +68,19 @@ def main() -> None:
     specs = unseen_specs(arguments.count, codec.config.length, arguments.first)
     pipe = load_pipeline("vista")
     detector = Detector(codec, pipe.vae)
-    plain, marked = (generated(pipe, codec, specs, injection, strength) for strength in (0.0, 1.0))
+    makers = {name: Generator(arguments.cache, name, codec, injection) for name in ("vista", *SIBLINGS)}
+    plain, marked = (makers["vista"].images(specs, strength) for strength in (0.0, 1.0))
     pairs = list(zip(plain, marked, strict=True))
     unmarked = np.mean([blockiness(image) for image in plain])
+    painted = features(list(painted_scenes(len(specs), arguments.first + len(specs))))
+    distances = [frechet_distance(features(images), painted) for images in (marked, plain)]
     found: dict[str, Any] = {
         "clean": read(detector, marked, specs),
         "unmarked": read(detector, plain, specs),
         "psnr": round(float(np.mean([psnr(*pair) for pair in pairs])), 2),
         "blockiness_over_unmarked": round(float(np.mean([blockiness(i) for i in marked]) / unmarked), 4),
+        "frechet": {"marked": round(distances[0], 2), "unmarked": round(distances[1], 2)},
+        "frechet_over_unmarked": round(distances[0] / distances[1], 4),
         "alignment": {
             "marked": round(alignment(specs, marked), 4),
             "unmarked": round(alignment(specs, plain), 4),
@@ -85,8 +99,7 @@ def main() -> None:
     }
     if arguments.transfer:
         found["transfer"] = {
-            name: read(detector, generated(load_pipeline(name), codec, specs, injection, 1.0), specs)
-            for name in SIBLINGS
+            name: read(detector, makers[name].images(specs, 1.0), specs) for name in SIBLINGS
         }
     config = {"codec": arguments.codec, "weights": weights_digest(codec, half=True)}
     config |= {"injection": asdict(injection), "count": arguments.count, "first": arguments.first}
@@ -94,6 +107,8 @@ def main() -> None:
     config |= {"surrogates": {name: model_digest(name) for name in arguments.surrogates}}
     mode = f" --injection {arguments.injection}" if arguments.injection else ""
     mode += f" --dose {arguments.dose:g}" if arguments.dose else ""
+    mode += f" --first {arguments.first}" if arguments.first else ""
+    mode += " --transfer" if arguments.transfer else ""
     command = f"python benchmarks/survival.py {arguments.codec}{mode} --count {arguments.count}"
     arguments.out.write_text(json.dumps({**provenance(command, config), "results": found}, indent=1) + "\n")
     print(json.dumps(found, indent=1))
@@ -102,27 +117,54 @@ def main() -> None:
         Image.fromarray(contact_sheet(shown, columns=8)).save(arguments.sheet)
 
 
-def generated(
-    pipe: Any, codec: Codec, specs: list[ImageSpec], injection: Injection, strength: float
-) -> list[Image.Image]:
-    """The picture of each spec; strength 0 is without a mark."""
-    pipe.set_progress_bar_config(disable=True)
-    images = []
-    for start in range(0, len(specs), BATCH):
-        part = specs[start : start + BATCH]
-        with watermark(pipe, codec, np.stack([spec.secret for spec in part]), strength, injection):
-            images += pipe(
-                [spec.prompt for spec in part],
-                num_inference_steps=STEPS,
-                guidance_scale=GUIDANCE,
-                generator=[torch.Generator().manual_seed(spec.seed) for spec in part],
-            ).images
-    return images
+class Generator:
+    """Pictures of a pipeline with the codec's mark and without it, each made once."""
+
+    def __init__(self, folder: Path, model: str, codec: Codec, injection: Injection) -> None:
+        self.model, self.codec, self.injection = model, codec, injection
+        marked = f"{weights_digest(codec, half=True)} {codec.config.deviation} {asdict(injection)}"
+        self.folders = {
+            strength: folder
+            / f"{model}-{hashlib.sha256(f'{model_digest(model)} {what}'.encode()).hexdigest()[:12]}"
+            for strength, what in ((0.0, ""), (1.0, marked))
+        }
+
+    @cached_property
+    def pipe(self) -> Any:
+        pipe = load_pipeline(self.model)
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
+
+    def images(self, specs: list[ImageSpec], strength: float) -> list[Image.Image]:
+        """The picture of each spec, as an 8-bit file; strength 0 is without a mark."""
+        folder = self.folders[strength]
+        folder.mkdir(parents=True, exist_ok=True)
+        missing = [spec for spec in specs if not (folder / f"{spec.seed}.png").is_file()]
+        for part in batches(missing, BATCH):
+            secrets = np.stack([spec.secret for spec in part])
+            with watermark(self.pipe, self.codec, secrets, strength, self.injection, pixel=False):
+                made = self.pipe(
+                    [spec.prompt for spec in part],
+                    num_inference_steps=STEPS,
+                    guidance_scale=GUIDANCE,
+                    generator=[torch.Generator().manual_seed(spec.seed) for spec in part],
+                ).images
+            for spec, image in zip(part, made, strict=True):
+                image.save(folder / f"{spec.seed}.png")
+        return [Image.open(folder / f"{spec.seed}.png").convert("RGB") for spec in specs]
+
+
+@torch.no_grad()
+def features(images: list[Image.Image]) -> Any:
+    """What the scene classifier sees in pictures, (N, D)."""
+    classifier = load_classifier()
+    rows = [classifier.features(torch.from_numpy(read_image(image).pixels())[None])[0] for image in images]
+    return torch.stack(rows).double().numpy()
 
 
 def attacked(attack: Any, images: list[Image.Image], value: float) -> list[Image.Image]:
     """Each image after the attack, with random numbers of its own."""
-    made = []
+    made: list[Image.Image] = []
     for start in range(0, len(images), BATCH):
         part = images[start : start + BATCH]
         made += attack.batch(part, value, [np.random.default_rng([start + i, 1]) for i in range(len(part))])

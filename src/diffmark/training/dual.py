@@ -7,6 +7,7 @@ gradients of their own.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ def step_terms(
     secrets = draws.secrets(count, codec.config.length)
     sigma = sigma_of(config, step)
     made = perturb(codec.encoder, secrets, draws, config.delta, sigma)
+    if config.optimiser.encoder_rate == 0:  # the decoder alone: no gradients through the bridge, a third of the time
+        made = replace(made, delta=made.delta.detach())
     start = paths.draw(draws, count)
     terms: Terms = {}
 
