@@ -12,10 +12,12 @@ scenes in the scene classifier's features, alignment. Generated pictures are kep
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ from diffmark.vista import load_classifier, load_pipeline, model_digest
 from diffmark.vista.evaluation import contact_sheet
 
 GUIDANCE, STEPS, BATCH, RATE = 4.0, 50, 8, 1e-3
+SURROGATES = ("vista-ink", "vista-oil", "vista-v")
 SIBLINGS = ("vista-ink", "vista-oil", "vista-v", "vista-photographic")
 
 
@@ -50,14 +53,16 @@ def main() -> None:
     parser.add_argument("--dose", type=float, help="another dose than the codec's")
     parser.add_argument("--count", type=int, default=24)
     parser.add_argument("--first", type=int, default=0, help="first unseen prompt")
-    parser.add_argument("--surrogates", nargs="+", default=["vista-ink", "vista-oil", "vista-v"])
-    parser.add_argument("--transfer", action="store_true")
+    parser.add_argument("--surrogates", nargs="+", default=list(SURROGATES))
+    parser.add_argument("--transfer", type=int, default=0, help="prompts for each sibling's own denoiser")
+    parser.add_argument("--parts", nargs="+", help="only these parts of the result: looks, compression, ...")
     parser.add_argument(
         "--cache", type=Path, default=Path("runs/survival"), help="folder of generated pictures"
     )
     parser.add_argument("--sheet", type=Path, help="PNG of plain pictures over marked ones")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
 
     codec = Codec.from_pretrained(arguments.codec)
     injection = codec.config.injection
@@ -66,55 +71,88 @@ def main() -> None:
     if arguments.dose:
         injection = replace(injection, dose=arguments.dose)
     specs = unseen_specs(arguments.count, codec.config.length, arguments.first)
-    pipe = load_pipeline("vista")
-    detector = Detector(codec, pipe.vae)
     makers = {name: Generator(arguments.cache, name, codec, injection) for name in ("vista", *SIBLINGS)}
     plain, marked = (makers["vista"].images(specs, strength) for strength in (0.0, 1.0))
-    pairs = list(zip(plain, marked, strict=True))
-    unmarked = np.mean([blockiness(image) for image in plain])
-    painted = features(list(painted_scenes(len(specs), arguments.first + len(specs))))
-    distances = [frechet_distance(features(images), painted) for images in (marked, plain)]
-    found: dict[str, Any] = {
-        "clean": read(detector, marked, specs),
-        "unmarked": read(detector, plain, specs),
-        "psnr": round(float(np.mean([psnr(*pair) for pair in pairs])), 2),
-        "blockiness_over_unmarked": round(float(np.mean([blockiness(i) for i in marked]) / unmarked), 4),
-        "frechet": {"marked": round(distances[0], 2), "unmarked": round(distances[1], 2)},
-        "frechet_over_unmarked": round(distances[0] / distances[1], 4),
-        "alignment": {
-            "marked": round(alignment(specs, marked), 4),
-            "unmarked": round(alignment(specs, plain), 4),
-        },
-    }
-    for name in arguments.surrogates:
-        surrogate = load_pipeline(name)
-        for kind, rounds, values in (("regeneration", 1, (40, 120, 200)), ("rinse", 2, (20, 60, 100))):
-            attack = Regeneration(surrogate, name, rounds)
-            found[f"{kind}_{name}"] = {
-                str(value): read(detector, attacked(attack, marked, value), specs) for value in values
-            }
-    compression = compression_attack().distort
-    found["compression"] = {
-        str(value): read(detector, attacked(compression, marked, value), specs) for value in (7, 4, 1)
-    }
-    if arguments.transfer:
-        found["transfer"] = {
-            name: read(detector, makers[name].images(specs, 1.0), specs) for name in SIBLINGS
-        }
+    detector = Detector(codec, load_pipeline("vista").vae)
+
     config = {"codec": arguments.codec, "weights": weights_digest(codec, half=True)}
     config |= {"injection": asdict(injection), "count": arguments.count, "first": arguments.first}
     config |= {"steps": STEPS, "guidance": GUIDANCE, "rate": RATE, "model": model_digest("vista")}
     config |= {"surrogates": {name: model_digest(name) for name in arguments.surrogates}}
-    mode = f" --injection {arguments.injection}" if arguments.injection else ""
-    mode += f" --dose {arguments.dose:g}" if arguments.dose else ""
-    mode += f" --first {arguments.first}" if arguments.first else ""
-    mode += " --transfer" if arguments.transfer else ""
-    command = f"python benchmarks/survival.py {arguments.codec}{mode} --count {arguments.count}"
-    arguments.out.write_text(json.dumps({**provenance(command, config), "results": found}, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+    command = f"python benchmarks/survival.py {arguments.codec}"
+    command += f" --injection {arguments.injection}" if arguments.injection else ""
+    command += f" --dose {arguments.dose:g}" if arguments.dose else ""
+    command += f" --count {arguments.count}" + (f" --first {arguments.first}" if arguments.first else "")
+    command += f" --transfer {arguments.transfer}" if arguments.transfer else ""
+    command += f" --out {arguments.out}"
+
+    def by(name: str, rounds: int, values: tuple[int, ...]) -> dict[str, Any]:
+        attack = Regeneration(load_pipeline(name), name, rounds)
+        return {str(value): read(detector, attacked(attack, marked, value), specs) for value in values}
+
+    def compressed() -> dict[str, Any]:
+        attack = compression_attack().distort
+        return {str(value): read(detector, attacked(attack, marked, value), specs) for value in (7, 4, 1)}
+
+    def transferred() -> dict[str, Any]:
+        chosen = specs[: arguments.transfer]
+        return {name: read(detector, makers[name].images(chosen, 1.0), chosen) for name in SIBLINGS}
+
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "looks": lambda: looks(specs, plain, marked, arguments.first),
+        "clean": lambda: read(detector, marked, specs),
+        "unmarked": lambda: read(detector, plain, specs),
+    }
+    for name in arguments.surrogates:
+        parts[f"regeneration_{name}"] = partial(by, name, 1, (40, 120, 200))
+        parts[f"rinse_{name}"] = partial(by, name, 2, (20, 60, 100))
+    parts["compression"] = compressed
+    if arguments.transfer:
+        parts["transfer"] = transferred
+    for name in arguments.parts or parts:
+        if name not in results_of(arguments.out, config):
+            keep(arguments.out, command, config, name, parts[name](), list(parts))
+    print(json.dumps(results_of(arguments.out, config), indent=1))
     if arguments.sheet:
         shown = [np.asarray(image) for images in (plain, marked) for image in images[:8]]
         Image.fromarray(contact_sheet(shown, columns=8)).save(arguments.sheet)
+
+
+def results_of(file: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier run of the same settings has measured."""
+    if not file.is_file():
+        return {}
+    document = json.loads(file.read_text())
+    return document["results"] if document["config"] == json.loads(json.dumps(config)) else {}
+
+
+def keep(
+    file: Path, command: str, config: dict[str, Any], name: str, found: dict[str, Any], order: list[str]
+) -> None:
+    """Add a part to the result; others may be writing theirs."""
+    with open(file.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        results = results_of(file, config) | {name: found}
+        results = {part: results[part] for part in order if part in results}
+        file.write_text(json.dumps({**provenance(command, config), "results": results}, indent=1) + "\n")
+
+
+def looks(
+    specs: list[ImageSpec], plain: list[Image.Image], marked: list[Image.Image], first: int
+) -> dict[str, Any]:
+    """Marked pictures against unmarked ones of the same seeds, as pairs and as sets."""
+    painted = features(list(painted_scenes(len(specs), first + len(specs))))
+    frechet = [frechet_distance(features(images), painted) for images in (marked, plain)]
+    blocks = [float(np.mean([blockiness(image) for image in images])) for images in (marked, plain)]
+    aligned = [alignment(specs, images) for images in (marked, plain)]
+    pairs = zip(plain, marked, strict=True)
+    return {
+        "psnr": round(float(np.mean([psnr(*pair) for pair in pairs])), 2),
+        "blockiness_over_unmarked": round(blocks[0] / blocks[1], 4),
+        "frechet": dict(zip(("marked", "unmarked"), np.round(frechet, 2).tolist(), strict=True)),
+        "frechet_over_unmarked": round(frechet[0] / frechet[1], 4),
+        "alignment": dict(zip(("marked", "unmarked"), np.round(aligned, 4).tolist(), strict=True)),
+    }
 
 
 class Generator:

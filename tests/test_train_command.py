@@ -247,7 +247,12 @@ def test_a_late_codec_is_measured_through_the_pipeline(tmp_path):
         log=LogConfig(measure_images=0),
     )
     found, measured = measure_codec("vista", config, 2, 20, cache=tmp_path, injection="late")
-    assert found["injection"] == {"mode": "late", "dose": codec.config.doses["late"], "start": 0.2}
+    assert found["injection"] == {
+        "mode": "late",
+        "dose": codec.config.doses["late"],
+        "start": 0.2,
+        "end": 0.0,
+    }
     assert measured.config.injection.mode == "late"
     assert found["attacks"]["none"]["bit_accuracy"] > 0.85
     assert 15 < found["psnr"]["mean"] < 50

@@ -191,6 +191,28 @@ def test_regeneration_and_perception_teach_the_encoder(mode, vae, denoisers):
             step_terms(codec, vae, paths_of(config, None), config, 0, Draws(0, 0), 4)
 
 
+def test_naturalness_teaches_the_encoder_alone(vae, denoisers):
+    config = tiny_config("persistent")
+    weights = replace(config.weights, natural=1.0, prior=1.0, prvl=0.0, freq=0.0)
+    config = replace(config, weights=weights)
+    codec = codec_of(config)
+    terms, _ = step_terms(codec, vae, paths_of(config, denoisers), config, 0, Draws(0, 0), 4)
+    assert reached(terms["natural"], codec) == ENCODER
+    assert reached(terms["prior"], codec) == ENCODER
+    sum(terms.values()).backward()
+    assert all(parameter.grad is None for parameter in denoisers.unet.parameters())
+
+
+def test_without_a_rate_the_encoder_is_left_out(vae, denoisers):
+    config = tiny_config("persistent")
+    weights = replace(config.weights, regen_diff=1.0, freq=0.0)
+    config = replace(config, weights=weights, optimiser=replace(config.optimiser, encoder_rate=0.0))
+    codec = codec_of(config)
+    terms, _ = step_terms(codec, vae, paths_of(config, denoisers), config, 0, Draws(0, 0), 4)
+    assert reached(terms["lcm"], codec) == DECODER
+    assert reached(terms["regen_diff"], codec) == DECODER
+
+
 def test_regeneration_is_drawn_and_stays_near(denoisers):
     z = 0.5 * torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
     mild, strong = RegenerationConfig(times=(1,), steps=1), RegenerationConfig(times=(600,), rounds=3)

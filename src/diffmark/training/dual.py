@@ -81,7 +81,7 @@ def step_terms(
     secrets = draws.secrets(count, codec.config.length)
     sigma = sigma_of(config, step)
     made = perturb(codec.encoder, secrets, draws, config.delta, sigma)
-    if config.optimiser.encoder_rate == 0:  # the decoder alone: no gradients through the bridge, a third of the time
+    if config.optimiser.encoder_rate == 0:  # the decoder alone: no gradient through the bridge
         made = replace(made, delta=made.delta.detach())
     start = paths.draw(draws, count)
     terms: Terms = {}
