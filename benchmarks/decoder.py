@@ -20,9 +20,10 @@ import torch
 from PIL import Image
 
 from diffmark import Codec, Detector, watermark
-from diffmark.evaluation.image_model import to_images, unseen_specs
+from diffmark.evaluation.image_model import unseen_specs
 from diffmark.evaluation.perception import alignment
 from diffmark.latent.injection import Injection
+from diffmark.latent.pictures import to_images
 from diffmark.latent.vae import decode
 from diffmark.mark.generation import ImageSpec
 from diffmark.metrics import blockiness, psnr

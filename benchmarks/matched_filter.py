@@ -19,12 +19,12 @@ from tqdm import tqdm
 
 from diffmark.latent import vae
 from diffmark.latent.codec import local_mean, rescale, whiten
+from diffmark.latent.pictures import from_levels
 from diffmark.provenance import provenance
 from diffmark.training.pixels import round_trip
 from diffmark.vista import load_autoencoder
 from diffmark.vista.evaluation import unseen
 from diffmark.vista.paint import paint
-from diffmark.vista.training.data import to_tensor
 
 LENGTH, BATCH = 64, 16
 DEVIATIONS = (0.09, 0.06, 0.05, 0.04, 0.03, 0.02)
@@ -47,7 +47,7 @@ def measure(images: int, seed: int) -> list[dict[str, float]]:
     scenes = unseen(images)
     for start in tqdm(range(0, images, BATCH), "pictures", disable=None):
         part = slice(start, start + BATCH)
-        pictures = torch.cat([to_tensor(paint(scene)[None]) for scene in scenes[part]])
+        pictures = torch.cat([from_levels(paint(scene)[None]) for scene in scenes[part]])
         z = vae.encode(autoencoder, pictures)
         clean = vae.decode(autoencoder, z).clamp(-1, 1)
         for row, deviation in zip(rows, DEVIATIONS, strict=True):

@@ -19,12 +19,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from diffmark.latent.bridge import noised
+from diffmark.latent.pictures import from_levels
 from diffmark.latent.vae import encode
 from diffmark.mark.loading import load_pipeline
 from diffmark.provenance import provenance
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene
-from diffmark.vista.training.data import to_tensor
 
 WAVES = 5  # half waves each way, from none
 
@@ -81,7 +81,7 @@ def main() -> None:
         paint(random_scene(HELD_OUT + i)) for i in tqdm(range(args.images), desc="painting", disable=None)
     ]
     with torch.no_grad():
-        z0 = torch.cat([encode(pipe.vae, batch) for batch in to_tensor(np.stack(scenes)).split(16)])
+        z0 = torch.cat([encode(pipe.vae, batch) for batch in from_levels(np.stack(scenes)).split(16)])
     noise = torch.randn(z0.shape, generator=torch.Generator().manual_seed(0))
     rows = []
     for timestep in args.timesteps:

@@ -22,12 +22,13 @@ from diffmark.baselines.aqualora import (
 from diffmark.baselines.base import Method
 from diffmark.baselines.stable_signature import Extractor, SignedDecoder, StableSignature, mean_cell
 from diffmark.baselines.stegastamp import StegaStamp, StegaStampNetwork
-from diffmark.baselines.weights import baseline_folder, signs, to_image, to_pixels
+from diffmark.baselines.weights import baseline_folder, signs
 from diffmark.evaluation.baselines import measure_baseline
 from diffmark.evaluation.experiments.keys import keys
 from diffmark.evaluation.experiments.latency import stages
 from diffmark.evaluation.harness import Extent, Harness
 from diffmark.evaluation.image_model import ImageModel
+from diffmark.latent.pictures import to_images, to_pixels
 from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.mark.loading import load_pipeline
 from diffmark.metrics import psnr
@@ -69,7 +70,7 @@ def test_weights_that_are_missing_are_asked_for(monkeypatch, tmp_path):
 def test_pixels_and_back(scenes):
     pixels = to_pixels(scenes)
     assert pixels.shape == (2, 3, 256, 256)
-    assert np.array_equal(np.asarray(to_image(pixels[0])), np.asarray(scenes[0]))
+    assert np.array_equal(np.asarray(to_images(pixels[:1])[0]), np.asarray(scenes[0]))
 
 
 # --- StegaStamp ------------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ def test_another_message_is_another_picture(adapter, pipe):
     together = method.generate_all([ImageSpec("a hill", s, 1) for s in (secret, 1 - secret)])
     for picture, alone in zip(together, (pictures[0], pictures[2]), strict=True):
         assert np.abs(np.asarray(picture).astype(int) - alone).max() <= 1
-    assert method.decode([to_image(torch.zeros(3, 64, 64))]).shape == (1, 8)
+    assert method.decode(to_images(torch.zeros(1, 3, 64, 64))).shape == (1, 8)
     assert method.fingerprint() != AquaLora(pipe, Sampling(steps=3), adapter).fingerprint()
     # The pipeline that it was given is as it was.
     assert all(torch.equal(value, before[name]) for name, value in pipe.unet.state_dict().items())
@@ -253,7 +254,7 @@ def test_a_method_with_one_key_is_scored_against_it_but_gives_no_other(pipe, tmp
 def test_stages_of_a_reading_sum_to_one(pipe, tmp_path, adapter):
     method = AquaLora(pipe, Sampling(steps=1, guidance=1.0), adapter)
     harness = Harness(ImageModel(tmp_path / "pictures", pipe, "tiny", Sampling(steps=1)), [method])
-    shares = stages(harness, method, [to_image(torch.zeros(3, 64, 64))])
+    shares = stages(harness, method, to_images(torch.zeros(1, 3, 64, 64)))
     assert set(shares) == {"vae encode", "decode", "rest"}
     assert sum(shares.values()) == pytest.approx(1)
     assert all(share > 0 for share in shares.values())

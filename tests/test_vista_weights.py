@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from diffmark import weights
+from diffmark.latent.pictures import from_levels, to_levels
 from diffmark.latent.vae import decode, encode
 from diffmark.metrics import blockiness
 from diffmark.provenance import weights_digest
@@ -20,7 +21,6 @@ from diffmark.vista.classifier import agreement, targets
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, caption, random_scene
 from diffmark.vista.training.autoencoder import reconstruction_psnr
-from diffmark.vista.training.data import to_tensor, to_uint8
 
 
 def size(folder: Path) -> int:
@@ -67,10 +67,10 @@ def test_the_latent_space_is_the_one_that_denoisers_and_codecs_were_trained_for(
 def test_marks_do_not_show_as_tiles(pictures: np.ndarray) -> None:
     """Noise on latents, as strong as a mark, does not draw the grid of 8 x 8 pixels into the picture."""
     vae = load_autoencoder()
-    z = encode(vae, to_tensor(pictures))
+    z = encode(vae, from_levels(pictures))
     noise = 0.08 * torch.randn(z.shape, generator=torch.Generator().manual_seed(0))
     plain, marked = (
-        np.mean([blockiness(Image.fromarray(picture)) for picture in to_uint8(decode(vae, latents))])
+        np.mean([blockiness(Image.fromarray(picture)) for picture in to_levels(decode(vae, latents))])
         for latents in (z, z + noise)
     )
     assert marked < 1.1 * plain
@@ -80,7 +80,7 @@ def test_marks_do_not_show_as_tiles(pictures: np.ndarray) -> None:
 @torch.no_grad()
 def test_classifier_knows_unseen_scenes() -> None:
     scenes = [random_scene(HELD_OUT + 5000 + i) for i in range(60)]
-    logits = load_classifier()(to_tensor(np.stack([paint(scene) for scene in scenes])))
+    logits = load_classifier()(from_levels(np.stack([paint(scene) for scene in scenes])))
     right = agreement(logits, targets(scenes))
     assert len(right) == 9
     for name, found in right.items():
@@ -90,7 +90,7 @@ def test_classifier_knows_unseen_scenes() -> None:
 @torch.no_grad()
 def test_scaled_latents_have_unit_deviation(pictures: np.ndarray) -> None:
     vae: Any = load_autoencoder()
-    latents = vae.encode(to_tensor(pictures)).latent_dist.mode() * vae.config.scaling_factor
+    latents = vae.encode(from_levels(pictures)).latent_dist.mode() * vae.config.scaling_factor
     assert float(latents.std()) == pytest.approx(1, abs=0.15)
 
 
@@ -119,7 +119,9 @@ def test_the_consistency_model_follows_prompts_in_four_steps() -> None:
         generator=[torch.Generator().manual_seed(i) for i in range(len(scenes))],
         output_type="np",
     ).images
-    right = agreement(load_classifier()(to_tensor((images * 255).round().astype(np.uint8))), targets(scenes))
+    right = agreement(
+        load_classifier()(from_levels((images * 255).round().astype(np.uint8))), targets(scenes)
+    )
     for name in ("time", "weather", "terrain", "ground"):
         assert float(right[name].float().mean()) > 0.7, name
 

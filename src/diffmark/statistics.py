@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +19,17 @@ WEIGHT_BITS = 4  # resolution of the soft test: |margin| becomes an integer in 0
 
 
 # --- one secret, hard bits ---------------------------------------------------------------------------------
+
+
+def to_margins(logits: Any) -> Any:
+    """Logit of 1 minus logit of 0, (..., L, 2) -> (..., L); of arrays and of tensors."""
+    return logits[..., 1] - logits[..., 0]
+
+
+def to_logits(margins: ArrayLike) -> NDArray[np.float32]:
+    """Logits with these margins, (..., L) -> (..., L, 2)."""
+    half = np.asarray(margins, np.float32) / 2
+    return np.stack([-half, half], axis=-1)
 
 
 @lru_cache(maxsize=4096)

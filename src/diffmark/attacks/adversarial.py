@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from diffmark.attacks.base import Attack, ModelDistort, Rng
-from diffmark.images import read_image
+from diffmark.latent.pictures import to_pixels
 from diffmark.latent.vae import encode
 from diffmark.provenance import weights_digest
 
@@ -30,7 +30,7 @@ class ProjectedGradient(ModelDistort):
 
     def batch(self, images: list[Image.Image], value: float, rngs: list[Rng]) -> list[Image.Image]:
         """`value` is epsilon on the scale of 0 ... 255."""
-        clean = torch.from_numpy(np.stack([read_image(image).pixels() for image in images]))
+        clean = to_pixels(images)
         clean = clean.to(memory_format=torch.channels_last)
         bound = 2 * value / 255  # pixels here run from -1 to 1
         with torch.no_grad():

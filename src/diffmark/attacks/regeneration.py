@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from diffmark.attacks.base import Attack, ModelDistort, Rng
-from diffmark.images import read_image
 from diffmark.latent.bridge import ddim_path, denoiser_of, late_trajectory, noised
 from diffmark.latent.families import FAMILIES
+from diffmark.latent.pictures import to_images, to_pixels
 from diffmark.latent.vae import decode, encode
 from diffmark.provenance import weights_digest
 
@@ -40,7 +40,7 @@ class Regeneration(ModelDistort):
 
     def _once(self, images: list[Image.Image], steps: float, rngs: list[Rng]) -> list[Image.Image]:
         pipe = self.pipe
-        z0 = encode(pipe.vae, _pixels(images).to(pipe.device))
+        z0 = encode(pipe.vae, to_pixels(images).to(pipe.device))
         start = steps / pipe.scheduler.config.num_train_timesteps
         trajectory = late_trajectory(pipe.scheduler, max(1, round(steps / STRIDE)), start)
         drawn = np.stack([rng.standard_normal(tuple(z0.shape[1:]), np.float32) for rng in rngs])
@@ -48,7 +48,7 @@ class Regeneration(ModelDistort):
         denoise = denoiser_of(pipe.unet, pipe.scheduler, empty)
         shares = np.zeros(len(trajectory.timesteps) + 1)
         noisy = noised(z0, torch.from_numpy(drawn).to(z0), trajectory.abar[0])
-        return _images(decode(pipe.vae, ddim_path(denoise, noisy, None, shares, trajectory)))
+        return to_images(decode(pipe.vae, ddim_path(denoise, noisy, None, shares, trajectory)))
 
 
 class Compression(ModelDistort):
@@ -59,11 +59,11 @@ class Compression(ModelDistort):
 
     @torch.no_grad()
     def batch(self, images: list[Image.Image], value: float, rngs: list[Rng]) -> list[Image.Image]:
-        pixels = _pixels(images)
+        pixels = to_pixels(images)
         height, width = pixels.shape[-2:]
         right, below = -width % self.multiple, -height % self.multiple
         padded = F.pad(pixels, (0, right, 0, below), mode="replicate")
-        return _images(self.through(padded, value)[..., :height, :width])
+        return to_images(self.through(padded, value)[..., :height, :width])
 
 
 def diffusion_attacks(surrogate: Any, name: str) -> tuple[Attack, ...]:
@@ -105,13 +105,3 @@ def _compressai() -> Compression | None:
 
     digest = weights_digest(*models.values())
     return Compression(through, "CompressAI bmshj2018-factorized (mse)", digest, 16)
-
-
-def _pixels(images: list[Image.Image]) -> Tensor:
-    """(B, 3, H, W) in [-1, 1]."""
-    return torch.from_numpy(np.stack([read_image(image).pixels() for image in images]))
-
-
-def _images(pixels: Tensor) -> list[Image.Image]:
-    levels = ((pixels.clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).byte().cpu().numpy()
-    return [Image.fromarray(picture) for picture in levels]

@@ -34,7 +34,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffmark.baselines.base import Method
-from diffmark.baselines.weights import baseline_folder, conv, scaled_to, signs, to_pixels
+from diffmark.baselines.weights import baseline_folder, conv, scaled_to, signs
+from diffmark.latent.pictures import to_pixels
 from diffmark.latent.vae import encode
 from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.provenance import weights_digest
@@ -184,7 +185,7 @@ class AquaLora(Method):
 
     @torch.no_grad()
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
-        pixels = to_pixels(images, 8 * self.watermark.side)
+        pixels = to_pixels(images, (8 * self.watermark.side, 8 * self.watermark.side))
         return self.watermark(encode(self.pipe.vae, pixels)).double().numpy()
 
     def parts(self) -> dict[str, tuple[Any, str]]:

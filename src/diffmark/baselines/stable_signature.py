@@ -32,7 +32,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffmark.baselines.base import Method
-from diffmark.baselines.weights import baseline_folder, conv, to_image, to_pixels
+from diffmark.baselines.weights import baseline_folder, conv
+from diffmark.latent.pictures import to_images, to_pixels
 from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.provenance import weights_digest
 from diffmark.secret import Bits
@@ -139,11 +140,11 @@ class StableSignature(Method):
     @torch.no_grad()
     def finish(self, z0: Tensor, secrets: NDArray[np.uint8]) -> list[Image.Image]:
         """Only the decoding differs from that of an unmarked picture."""
-        return [to_image(pixels) for pixels in self.network.decode(z0 / self.pipe.vae.config.scaling_factor)]
+        return to_images(self.network.decode(z0 / self.pipe.vae.config.scaling_factor))
 
     @torch.no_grad()
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
-        return self.network(to_pixels(images, self.side)).double().numpy()
+        return self.network(to_pixels(images, (self.side, self.side))).double().numpy()
 
     def parts(self) -> dict[str, tuple[Any, str]]:
         return {"decode": (self.network, "forward")}

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffmark.baselines.base import Method
-from diffmark.baselines.weights import baseline_folder, conv, scaled_to, signs, to_image, to_pixels
+from diffmark.baselines.weights import baseline_folder, conv, scaled_to, signs
+from diffmark.latent.pictures import to_images, to_pixels
 from diffmark.provenance import weights_digest
 from diffmark.secret import Bits
 
@@ -94,12 +95,12 @@ class StegaStamp(Method):
         if len(secret) != self.bits:
             raise ValueError(f"secret: {self.name} writes {self.bits} bits, got {len(secret)}")
         pixels = to_pixels([image])
-        residual = self.network.residual(to_pixels([image], SIDE), signs([secret]))
-        return to_image((pixels + F.interpolate(residual, pixels.shape[2:], mode="bilinear"))[0])
+        residual = self.network.residual(to_pixels([image], (SIDE, SIDE)), signs([secret]))
+        return to_images(pixels + F.interpolate(residual, pixels.shape[2:], mode="bilinear"))[0]
 
     @torch.no_grad()
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
-        return self.network(to_pixels(images, SIDE)).double().numpy()
+        return self.network(to_pixels(images, (SIDE, SIDE))).double().numpy()
 
     def parts(self) -> dict[str, tuple[Any, str]]:
         return {"decode": (self.network, "forward")}

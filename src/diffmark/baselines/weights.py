@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 
 from diffmark import weights
-from diffmark.images import read_image
 from diffmark.secret import Bits
 
 
@@ -31,18 +29,6 @@ def baseline_folder(name: str) -> Path:
 def signs(secrets: Sequence[Bits] | NDArray[np.uint8] | Tensor) -> Tensor:
     """Bits as -1 and 1, (B, bits) float."""
     return 2 * torch.as_tensor(np.asarray(secrets), dtype=torch.float32) - 1
-
-
-def to_pixels(images: Sequence[Image.Image], side: int | None = None) -> Tensor:
-    """Images as (B, 3, side, side) in [-1, 1]; without a side they keep the size that they share."""
-    read = [read_image(image) for image in images]
-    return torch.from_numpy(np.stack([(x.resized((side, side)) if side else x).pixels() for x in read]))
-
-
-def to_image(pixels: Tensor) -> Image.Image:
-    """(3, H, W) in [-1, 1] as an image."""
-    bytes_ = ((pixels.clamp(-1, 1) + 1) * 127.5).round().byte()
-    return Image.fromarray(bytes_.permute(1, 2, 0).numpy())
 
 
 def conv(before: int, after: int, stride: int = 1) -> nn.Sequential:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from diffmark.bulk.results import Results
 from diffmark.bulk.sources import Item, Shard, read
 from diffmark.bulk.worker import DETECTED, Settings, Worker
+from diffmark.statistics import to_logits
 
 if TYPE_CHECKING:
     from diffmark.registry import Registry
@@ -124,7 +125,7 @@ def _read_batch(batch: pa.Table) -> Iterator[pa.Table]:
 def _identified(table: pa.Table, registry: Registry, top: int, reason: str) -> pa.Table:
     rows = table.to_pylist()
     decided = [row for row in rows if row["verdict"] is not None]
-    logits = [np.stack([np.zeros(len(row["margins"])), row["margins"]], axis=1) for row in decided]
+    logits = [to_logits(row["margins"]) for row in decided]
     for row, answer in zip(decided, registry.identify_many(logits, top, reason=reason), strict=True):
         row |= {"principal": answer.verdict.principal, "family_wise": answer.verdict.family_wise}
         names = [field.name for field in CANDIDATE]

@@ -74,7 +74,7 @@ class Detection:
     @property
     def margins(self) -> np.ndarray:
         """Logit of 1 minus logit of 0, (L,)."""
-        return self.logits[:, 1] - self.logits[:, 0]
+        return statistics.to_margins(self.logits)
 
     @property
     def marked(self) -> bool:
@@ -173,7 +173,7 @@ def decide(
 ) -> Detection:
     """The verdict on one image's logits, (L, 2); `blind` is the test if there is nothing else to test."""
     logits = np.asarray(logits, np.float32)
-    margins = logits[:, 1] - logits[:, 0]
+    margins = statistics.to_margins(logits)
     bits = (margins > 0).astype(np.uint8)
     shared: dict[str, Any] = {"source": source, "bits": bits, "logits": logits, "fpr": question.fpr}
     shared |= {"notes": notes, "reader": reader, "tries": question.tries, "key_id": key_id}

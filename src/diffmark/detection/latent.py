@@ -25,6 +25,7 @@ from diffmark.latent.vae import check_family, encode, load_vae
 from diffmark.payload.scheme import PayloadScheme
 from diffmark.provenance import weights_digest
 from diffmark.secret import Bits, SecretLike, as_secrets
+from diffmark.statistics import to_logits, to_margins
 
 OTHER_VAE = "the codec is calibrated for another autoencoder: read with that one, or run diffmark calibrate"
 
@@ -144,15 +145,14 @@ class Detector:
         margins = self.raw_margins(pixels)
         if self.codec.calibration is not None:
             margins = self.codec.calibration.whitened(margins)
-        half = margins.astype(np.float32) / 2
-        return self.codec.keyed.read(np.stack([-half, half], axis=-1))
+        return self.codec.keyed.read(to_logits(margins))
 
     @torch.no_grad()
     def raw_margins(self, pixels: np.ndarray | torch.Tensor) -> np.ndarray:
         """Margins (B, L) of the bits that the network carries, as it gives them: what a calibration measures."""
         device = next(self.vae.parameters()).device
         logits = self.codec.decode(encode(self.vae, torch.as_tensor(pixels).to(device))).cpu().numpy()
-        return logits[..., 1] - logits[..., 0]
+        return to_margins(logits)
 
     def evidence_map(self, image: ImageLike, found: Detection) -> EvidenceMap:
         """Where in an image the mark is: for the secret that matched, or for the bits that were read."""
@@ -191,7 +191,7 @@ class Detector:
         calibration = self.codec.calibration
         if calibration is None or self._other_vae:
             return None
-        found = float(evidence(logits[:, 1] - logits[:, 0]))
+        found = float(evidence(to_margins(logits)))
         return BlindTest(calibration.p_value(found), calibration.smallest, found)
 
     @property

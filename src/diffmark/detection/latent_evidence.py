@@ -21,6 +21,7 @@ from diffmark.detection.latent import Detector
 from diffmark.images import ImageLike, read_image
 from diffmark.latent.vae import encode
 from diffmark.secret import Bits, SecretLike, as_secrets, to_hex
+from diffmark.statistics import to_margins
 
 REFERENCES = 64  # random secrets that a match is compared with
 TILES = 4  # tiles a side that are smoothed one after the other
@@ -82,7 +83,7 @@ class EvidenceMapper:
 
     def _margins(self, z: Tensor) -> Tensor:
         logits = self.detector.codec.decode(z)
-        return logits[..., 1] - logits[..., 0]
+        return to_margins(logits)
 
 
 def _box(values: Tensor, window: int) -> Tensor:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
-
 from diffmark.detection.decision import Detection, Question, decide
 from diffmark.detection.evidence_map import EvidenceMap
 from diffmark.detection.pixel_calibration import blind_test
@@ -20,6 +18,7 @@ from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.reader import CLEAR_NATS, Reading
 from diffmark.pixel.spectrum import planes
 from diffmark.secret import SecretLike, as_secrets, from_hex
+from diffmark.statistics import to_logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +141,7 @@ class PixelDetector:
         notes = picture.notes if reading.view is None else (*picture.notes, f"read as {reading.view}")
         margins = reading.margins
         return decide(
-            np.stack([-margins / 2, margins / 2], axis=-1),
+            to_logits(margins),
             question,
             blind_test(reading.evidence),
             picture.source,

@@ -14,8 +14,8 @@ from tqdm import tqdm
 from diffmark.attacks import ATTACKS
 from diffmark.baselines.base import Method
 from diffmark.baselines.stegastamp import StegaStamp
-from diffmark.baselines.weights import to_image, to_pixels
 from diffmark.evaluation.batches import batches
+from diffmark.latent.pictures import to_images, to_pixels
 from diffmark.latent.vae import decode, encode
 from diffmark.mark.loading import load_pipeline
 from diffmark.metrics import psnr, share
@@ -61,7 +61,7 @@ def through_latents(method: Any, scenes: list[Image.Image], secrets: NDArray[np.
     marked: list[Image.Image] = []
     for batch in batches(scenes, 8):
         z0 = encode(method.pipe.vae, to_pixels(batch))
-        plain += [to_image(pixels) for pixels in decode(method.pipe.vae, z0)]
+        plain += to_images(decode(method.pipe.vae, z0))
         marked += method.finish(z0, secrets[: len(z0)])
     return plain, marked
 

@@ -26,7 +26,7 @@ from diffmark.evaluation.cache import Arrays, Cache, Recipe, picture_digest
 from diffmark.evaluation.image_model import ImageModel, unseen_specs
 from diffmark.evaluation.sources import crop, find_photographs, scene
 from diffmark.evaluation.timing import WorkTimer
-from diffmark.images import read_image
+from diffmark.latent.pictures import to_pixels
 from diffmark.latent.vae import encode
 from diffmark.mark.generation import ImageSpec
 
@@ -236,8 +236,7 @@ class Harness:
         def work() -> Tensor:
             parts = []
             for batch in batches(images, 16):
-                pixels = torch.from_numpy(np.stack([read_image(image).pixels() for image in batch]))
-                parts.append(encode(vae, pixels.to(device)).float().cpu())
+                parts.append(encode(vae, to_pixels(batch).to(device)).float().cpu())
             return torch.cat(parts)
 
         return self.timer.do(

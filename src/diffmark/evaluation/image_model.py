@@ -17,6 +17,7 @@ from diffmark.baselines.base import Method
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.cache import Cache, Recipe
 from diffmark.evaluation.timing import WorkTimer
+from diffmark.latent.pictures import to_images
 from diffmark.latent.vae import decode
 from diffmark.mark.generation import ImageSpec, Sampling
 from diffmark.provenance import weights_digest
@@ -138,12 +139,6 @@ class ImageModel:
 
     def _of(self, method: Method, spec: ImageSpec) -> Recipe:
         return {**self._unmarked(spec), "secret": spec.secret.tobytes().hex(), **method.fingerprint()}
-
-
-def to_images(pixels: Tensor) -> list[Image.Image]:
-    """Pixels in [-1, 1], (N, 3, H, W), as 8-bit pictures."""
-    levels = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()
-    return [Image.fromarray(picture) for picture in levels]
 
 
 def unseen_specs(

@@ -19,6 +19,7 @@ from diffmark.detection.latent import Detector
 from diffmark.images import ImageLike, read_image
 from diffmark.latent.calibration import Calibration
 from diffmark.latent.codec import Codec
+from diffmark.latent.pictures import to_images, to_pixels
 from diffmark.latent.vae import decode, encode
 from diffmark.metrics import psnr
 from diffmark.provenance import weights_digest
@@ -94,8 +95,7 @@ def _figures(
 
 def _margins(detector: Detector, images: Sequence[ImageLike]) -> np.ndarray:
     """(B, L), of pictures of any size."""
-    pixels = [torch.from_numpy(read_image(image).resized(detector.image_size).pixels()) for image in images]
-    parts = torch.stack(pixels).split(detector.batch_size)
+    parts = to_pixels(images, detector.image_size).split(detector.batch_size)
     return np.concatenate([detector.raw_margins(part) for part in parts])
 
 
@@ -103,8 +103,7 @@ def _as_image(pixels: Tensor) -> Image.Image:
     """The first of pixels (B, 3, H, W) in [-1, 1], in 8 bits."""
     if not pixels.isfinite().all():
         raise ValueError("the autoencoder gives values that are not finite: is its precision too low?")
-    scaled = ((pixels[0].clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-    return Image.fromarray(scaled.permute(1, 2, 0).cpu().numpy())
+    return to_images(pixels[:1])[0]
 
 
 def random_crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:

@@ -22,7 +22,7 @@ from diffmark.registry.answers import RATE
 from diffmark.registry.index import MultiIndex
 from diffmark.registry.query import LENGTH, Hits, Keys, Query
 from diffmark.registry.scan import scan
-from diffmark.statistics import clopper_pearson, family_wise
+from diffmark.statistics import clopper_pearson, family_wise, to_logits
 
 RANKINGS = ("hard", "soft")
 SEEN_TIES = 6  # nearest keys looked at: more than that never tie at the sizes of interest
@@ -93,7 +93,7 @@ def simulate(ber: float, images: int, seed: int, each: int = 1) -> Decoded:
     rng = np.random.default_rng(seed)
     secrets = np.repeat(rng.integers(0, 2, (images, LENGTH), dtype=np.uint8), each, axis=0)
     margins = (2.0 * secrets - 1) * -ndtri(ber) + rng.standard_normal(secrets.shape)
-    return Decoded(f"iid {ber:g}", np.stack([-margins / 2, margins / 2], axis=-1).astype(np.float32), secrets)
+    return Decoded(f"iid {ber:g}", to_logits(margins), secrets)
 
 
 def run(

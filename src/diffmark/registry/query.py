@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from diffmark import secret
-from diffmark.statistics import WEIGHT_BITS, match_tail, soft_distribution, soft_weights
+from diffmark.statistics import WEIGHT_BITS, match_tail, soft_distribution, soft_weights, to_margins
 
 LENGTH = 64  # bits of a key
 ALL_BITS = (1 << LENGTH) - 1
@@ -86,7 +86,7 @@ def margins_of(detection: Any) -> NDArray[np.float64]:
             f"the registry serves {LENGTH}-bit keys: logits of one image have shape (64, 2), got {logits.shape}"
             + ("; for several images use identify_many or identify_together" if logits.ndim == 3 else "")
         )
-    return logits[:, 1] - logits[:, 0]
+    return to_margins(logits)
 
 
 def mask_of(flags: ArrayLike) -> int:

@@ -18,24 +18,23 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 
 from diffmark import statistics
 from diffmark.attacks import distortion
 from diffmark.attacks.base import Distort
 from diffmark.detection.latent import Detector
-from diffmark.images import read_image
 from diffmark.latent import vae
 from diffmark.latent.calibration import Calibration, evidence
 from diffmark.latent.codec import Codec
+from diffmark.latent.pictures import psnr, to_images, to_pixels
 from diffmark.latent.vae import check_family
 from diffmark.provenance import command_line, provenance, weights_digest
 from diffmark.training.config import TrainingConfig
 from diffmark.training.draws import Draws
-from diffmark.training.pairs import BATCH, Pairs, batches, files, pairs_of_pictures, pairs_of_prompts
+from diffmark.training.pairs import BATCH, Pairs, batches, pairs_of_pictures, pairs_of_prompts
 from diffmark.training.paths import freeze
 from diffmark.training.preparation import open_vae
-from diffmark.training.samples import psnr
 from diffmark.training.sources import Pictures, open_pictures
 
 
@@ -142,14 +141,16 @@ def _measure_marked(codec: Codec, detector: Detector, pairs: Pairs, count: int, 
     scores: list[float] = []
     for secrets, with_mark, without in pairs:
         first = len(ratios)
-        ratios += psnr(_pixels(with_mark, codec), _pixels(without, codec)).tolist()
+        ratios += psnr(
+            *(to_pixels(images, codec.config.image_size) for images in (with_mark, without))
+        ).tolist()
         for name, (attack, value) in ATTACKS.items():
             rngs = (np.random.default_rng([seed, first + i]) for i in range(len(with_mark)))
             attacked = [attack(image, value, rng) for image, rng in zip(with_mark, rngs, strict=True)]
-            logits = detector.logits(_pixels(attacked, codec))
+            logits = detector.logits(to_pixels(attacked, codec.config.image_size))
             matches[name] += (logits.argmax(-1) == secrets.numpy()).sum(axis=1).tolist()
             if name == "none":
-                scores += evidence(logits[..., 1] - logits[..., 0]).tolist()
+                scores += evidence(statistics.to_margins(logits)).tolist()
     return {
         "marked": count,
         "psnr": {"mean": rounded(np.mean(ratios)), "min": rounded(min(ratios))},
@@ -175,7 +176,7 @@ def _margins(detector: Detector, autoencoder: nn.Module, unseen: Pictures, rows:
     for batch, pixels in batches(unseen, rows, "negatives"):
         if (batch[0] // BATCH) % 2:
             decoded = vae.decode(autoencoder, vae.encode(autoencoder, pixels))
-            pixels = _pixels(files(decoded), detector.codec)
+            pixels = to_pixels(to_images(decoded), detector.codec.config.image_size)
         parts.append(detector.raw_margins(pixels))
     return np.concatenate(parts)
 
@@ -200,11 +201,6 @@ def write_result(path: str | Path, found: dict[str, Any], config: Any, seed: int
     document = {**provenance(command_line(), settings), "seed": seed, "results": found}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(document, indent=2) + "\n")
-
-
-def _pixels(images: list[Image.Image], codec: Codec) -> Tensor:
-    size = codec.config.image_size
-    return torch.from_numpy(np.stack([read_image(image).resized(size).pixels() for image in images]))
 
 
 def rate(successes: int, trials: int) -> dict[str, Any]:

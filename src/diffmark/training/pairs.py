@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from diffmark.latent import vae
 from diffmark.latent.codec import Codec
+from diffmark.latent.pictures import to_images
 from diffmark.mark.context import watermark
 from diffmark.training.draws import Draws
 from diffmark.training.sources import Pictures
@@ -33,7 +34,7 @@ def pairs_of_pictures(
         secrets = Draws(seed, batch[0]).secrets(len(batch), codec.config.length)
         z = vae.encode(autoencoder, pixels)
         marked = vae.decode(autoencoder, z + share * codec.delta(secrets))
-        yield secrets, files(marked), files(vae.decode(autoencoder, z))
+        yield secrets, to_images(marked), to_images(vae.decode(autoencoder, z))
 
 
 def pairs_of_prompts(
@@ -60,9 +61,3 @@ def batches(pictures: Pictures, rows: range, what: str) -> Iterator[tuple[range,
     for start in tqdm(range(rows.start, rows.stop, BATCH), desc=what, disable=None):
         batch = range(start, min(start + BATCH, rows.stop))
         yield batch, torch.from_numpy(np.stack([pictures.pixels(index) for index in batch]))
-
-
-def files(pixels: Tensor) -> list[Image.Image]:
-    """What a PNG file of each image holds."""
-    values = ((pixels.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()
-    return [Image.fromarray(value) for value in values]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from diffmark.latent import vae
 from diffmark.latent.codec import Codec
+from diffmark.latent.pictures import psnr, to_images
 from diffmark.training.config import TrainingConfig
 from diffmark.training.draws import Draws
 from diffmark.training.paths import Paths, Start
@@ -18,12 +17,6 @@ from diffmark.training.robustness import round_to_bytes
 
 FIXED = 2**31  # the "step" of draws that stay the same over a run
 AMPLIFIED = 10  # times, the difference of marked and clean
-
-
-def psnr(first: Tensor, second: Tensor) -> Tensor:
-    """Peak signal-to-noise ratio of each image in dB, pixels in [-1, 1], (B, 3, H, W) -> (B,)."""
-    error = (first - second).square().flatten(1).mean(dim=1)
-    return 10 * torch.log10(4 / error.clamp_min(1e-12))
 
 
 @torch.no_grad()
@@ -72,9 +65,8 @@ def save_samples(
     difference = ((marked - clean).abs() * AMPLIFIED).clamp(0, 2) - 1
     columns = [marked, clean, difference, heat_map(codec.delta(secrets), marked.shape[-2:])]
     grid = torch.cat([torch.cat(list(column), dim=1) for column in columns], dim=2)  # (3, B * H, 4 * W)
-    array = ((grid.clamp(-1, 1) + 1) * 127.5).round().byte().permute(1, 2, 0).cpu().numpy()
     file.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.ascontiguousarray(array)).save(file)
+    to_images(grid[None])[0].save(file)
 
 
 def heat_map(delta: Tensor, size: torch.Size) -> Tensor:

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
+from diffmark.latent.pictures import from_levels
 from diffmark.metrics import frechet_distance
 from diffmark.statistics import clopper_pearson
 from diffmark.vista.classifier import SceneClassifier, agreement, targets
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import OBJECTS, Scene, random_scene
-from diffmark.vista.training.data import Picture, to_tensor
+from diffmark.vista.training.data import Picture
 
 
 def generate(
@@ -75,7 +76,7 @@ def _seen(
     logits: dict[str, list[Tensor]] = {}
     features = []
     for start in range(0, len(pictures), 16):
-        images = to_tensor(np.stack(pictures[start : start + 16]))
+        images = from_levels(np.stack(pictures[start : start + 16]))
         for name, values in classifier(images).items():
             logits.setdefault(name, []).append(values)
         features.append(classifier.features(images))

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from diffmark.latent.pictures import from_levels
 from diffmark.vista.training.config import LoopConfig
-from diffmark.vista.training.data import Picture, random_crop, to_tensor
+from diffmark.vista.training.data import Picture, random_crop
 from diffmark.vista.training.loop import STATE, Job, train
 
 
@@ -36,7 +37,7 @@ def picture_crops(
     photo_share: float,
 ) -> Tensor:
     """Parts of scenes and photographs of `side` pixels, (count, 3, side, side) in [-1, 1]."""
-    return to_tensor(np.stack([random_crop(rng, scenes, photos, side, photo_share) for _ in range(count)]))
+    return from_levels(np.stack([random_crop(rng, scenes, photos, side, photo_share) for _ in range(count)]))
 
 
 def random_signs(count: int, bits: int, generator: torch.Generator) -> Tensor:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from diffmark.attacks import ATTACKS
 from diffmark.evaluation.harness import Harness, Row
+from diffmark.statistics import to_logits
 
 if TYPE_CHECKING:
     from diffmark.registry.experiment import Decoded
@@ -34,7 +33,7 @@ def identification(harness: Harness) -> Iterator[Row]:
             name, hardness = attack or (None, 0.0)
             specs = harness.specs(harness.extent.attacked) if name else harness.clean_specs(method)
             reading, _ = harness.reading(method, specs, ATTACKS[name] if name else None, hardness)
-            logits = np.stack([-reading.margins / 2, reading.margins / 2], axis=-1).astype(np.float32)
+            logits = to_logits(reading.margins)
             decoded = Decoded(case, logits, reading.secrets)
             for size in harness.extent.keys:
                 yield from (

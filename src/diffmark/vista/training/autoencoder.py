@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from diffmark.latent.pictures import from_levels, to_levels
 from diffmark.training.draws import Draws
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.scenes import HELD_OUT
 from diffmark.vista.training.config import LoopConfig
-from diffmark.vista.training.data import Picture, painted, photographs, random_crop, to_tensor, to_uint8
+from diffmark.vista.training.data import Picture, painted, photographs, random_crop
 from diffmark.vista.training.loop import train
 
 
@@ -48,7 +49,7 @@ class AutoencoderJob:
             random_crop(draws.numpy, self.scenes, self.photos, config.crop, config.photo_share)
             for _ in range(config.loop.batch)
         ]
-        x = to_tensor(np.stack(crops))
+        x = from_levels(np.stack(crops))
         posterior = self.model.encode(x).latent_dist
         z = posterior.sample(draws.torch)
         y = self.model.decode(z).sample
@@ -84,7 +85,7 @@ def train_autoencoder(
 def scaling_factor(vae: PatchAutoencoder, pictures: Picture) -> float:
     """One over the standard deviation of the latents of some pictures."""
     latents = torch.cat(
-        [vae.encode(to_tensor(part)).latent_dist.mode() for part in np.array_split(pictures, 20)]
+        [vae.encode(from_levels(part)).latent_dist.mode() for part in np.array_split(pictures, 20)]
     )
     return round(1 / float(latents.std()), 4)
 
@@ -94,7 +95,7 @@ def reconstruction_psnr(vae: PatchAutoencoder, pictures: Picture | list[Picture]
     """PSNR in dB of each picture after encoding, decoding and rounding to 8 bits."""
     values = []
     for picture in pictures:
-        y = to_uint8(vae(to_tensor(picture[None])).sample)[0]
+        y = to_levels(vae(from_levels(picture[None])).sample)[0]
         mse = float(np.mean((y.astype(np.float64) - picture) ** 2))
         values.append(float(10 * np.log10(255**2 / max(mse, 1e-9))))
     return values

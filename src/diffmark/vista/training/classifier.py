@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from diffmark.latent.pictures import from_levels
 from diffmark.training.draws import Draws
 from diffmark.vista.classifier import CHOICES, SceneClassifier, agreement, targets
 from diffmark.vista.scenes import HELD_OUT, random_scene
 from diffmark.vista.training.config import LoopConfig
-from diffmark.vista.training.data import Picture, painted, to_tensor
+from diffmark.vista.training.data import Picture, painted
 from diffmark.vista.training.loop import train
 
 
@@ -35,7 +36,7 @@ class ClassifierJob:
 
     def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         picked = np.sort(draws.numpy.integers(len(self.scenes), size=self.config.loop.batch))
-        x = to_tensor(self.scenes[picked])
+        x = from_levels(self.scenes[picked])
         wanted = targets([random_scene(int(i)) for i in picked])
         if draws.numpy.random() < 0.5:
             x = x.flip(3)
@@ -67,7 +68,7 @@ def evaluate_classifier(classifier: SceneClassifier, folder: Path, count: int = 
     pictures, right = painted(folder, count, first_seed=HELD_OUT), []
     for start in range(0, count, 50):
         wanted = targets([random_scene(HELD_OUT + i) for i in range(start, min(start + 50, count))])
-        right.append(agreement(classifier(to_tensor(pictures[start : start + 50])), wanted))
+        right.append(agreement(classifier(from_levels(pictures[start : start + 50])), wanted))
     return {
         name: round(float(torch.cat([part[name] for part in right]).float().mean()), 4) for name in right[0]
     }

@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from diffmark.latent.pictures import from_levels
 from diffmark.training.draws import Draws
 from diffmark.vista.compression import CompressionAutoencoder
 from diffmark.vista.scenes import HELD_OUT
 from diffmark.vista.training.config import LoopConfig
-from diffmark.vista.training.data import Picture, painted, photographs, random_crop, to_tensor
+from diffmark.vista.training.data import Picture, painted, photographs, random_crop
 from diffmark.vista.training.loop import train
 
 HELD_OUT_PHOTOS = 40  # the last ones of a folder, which training leaves alone
@@ -46,7 +47,7 @@ class CompressionJob:
             random_crop(draws.numpy, self.scenes, self.photos, config.crop, config.photo_share)
             for _ in range(config.loop.batch)
         ]
-        x = to_tensor(np.stack(crops))
+        x = from_levels(np.stack(crops))
         quality = torch.from_numpy(draws.numpy.integers(0, len(self.weights), len(x)))
         y, bits = self.model(x, quality + 1.0, draws.torch)
         mse = (y - x).square().mean((1, 2, 3))
@@ -87,6 +88,6 @@ def evaluate_compression(
 
 def _passed_through(model: CompressionAutoencoder, picture: Picture, quality: float) -> tuple[float, float]:
     """PSNR in dB and bits a pixel of one picture (H, W, 3)."""
-    x = to_tensor(picture[None, : picture.shape[0] // 16 * 16, : picture.shape[1] // 16 * 16])
+    x = from_levels(picture[None, : picture.shape[0] // 16 * 16, : picture.shape[1] // 16 * 16])
     y, bits = model(x, torch.tensor([float(quality)]))
     return float(10 * torch.log10(4 / (y.clamp(-1, 1) - x).square().mean())), float(bits)

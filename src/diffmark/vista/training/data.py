@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from diffmark.latent.pictures import from_levels
 from diffmark.provenance import weights_digest
 from diffmark.vista.paint import PAINTER, paint, places_of_things
 from diffmark.vista.scenes import Scene, random_scene, twin_scene
@@ -143,17 +144,6 @@ def random_crop(
     return part[:, ::-1] if rng.random() < 0.5 else part
 
 
-def to_tensor(pictures: Picture) -> Tensor:
-    """(B, H, W, 3) uint8 to (B, 3, H, W) float in [-1, 1], channels last in memory."""
-    return torch.from_numpy(np.array(pictures)).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
-
-
-def to_uint8(images: Tensor) -> Picture:
-    """(B, 3, H, W) in [-1, 1] to (B, H, W, 3) uint8."""
-    scaled = ((images.detach().clamp(-1, 1) + 1) * 127.5).round()
-    return scaled.permute(0, 2, 3, 1).to(torch.uint8).numpy()
-
-
 @torch.no_grad()
 def encoded(vae: Any, folder: Path, count: int, first_seed: int = 0, size: int = 256,
             look: Callable[[Picture], Picture] | None = None,
@@ -169,7 +159,7 @@ def encoded(vae: Any, folder: Path, count: int, first_seed: int = 0, size: int =
             batch = pictures[start : start + 16]
             if look is not None:
                 batch = np.stack([look(picture) for picture in batch])
-            mean = vae.encode(to_tensor(batch)).latent_dist.mode()
+            mean = vae.encode(from_levels(batch)).latent_dist.mode()
             parts.append((mean * vae.config.scaling_factor).half().numpy())
         partial = path.with_suffix(".partial.npy")
         np.save(partial, np.concatenate(parts))

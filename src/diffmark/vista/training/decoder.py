@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from diffmark.latent.pictures import from_levels
 from diffmark.latent.vae import decode, encode
 from diffmark.provenance import weights_digest
 from diffmark.training.draws import Draws
@@ -23,7 +24,7 @@ from diffmark.vista.paint import PAINTER
 from diffmark.vista.scenes import caption, random_scene
 from diffmark.vista.training.autoencoder import gradient_loss
 from diffmark.vista.training.config import LoopConfig
-from diffmark.vista.training.data import Picture, encoded, painted, photographs, random_crop, to_tensor
+from diffmark.vista.training.data import Picture, encoded, painted, photographs, random_crop
 from diffmark.vista.training.loop import train
 
 
@@ -99,14 +100,14 @@ class DecoderJob:
         pictures, latents = [], []
         for _ in range(config.loop.batch):
             if self.photos and rng.random() < config.photo_share:
-                picture = to_tensor(random_crop(rng, self.scenes, self.photos, config.crop, 1.0)[None])
+                picture = from_levels(random_crop(rng, self.scenes, self.photos, config.crop, 1.0)[None])
                 with torch.no_grad():
                     latent = encode(self.model, picture)
             else:
                 index = int(rng.integers(len(self.scenes)))
                 y, x = (int(rng.integers(self.latents.shape[-1] - side + 1)) for _ in range(2))
                 rows, columns = slice(8 * y, 8 * (y + side)), slice(8 * x, 8 * (x + side))
-                picture = to_tensor(self.scenes[index, rows, columns][None])
+                picture = from_levels(self.scenes[index, rows, columns][None])
                 source = self.denoised if rng.random() < config.denoised_share else self.latents
                 latent = source[index : index + 1, :, y : y + side, x : x + side]
             pictures.append(picture)
