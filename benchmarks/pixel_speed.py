@@ -41,18 +41,24 @@ LARGE, HUGE = (4000, 3000), (10_000, 10_000)  # pixels
 
 def readers(pixel: PixelCodec) -> dict[str, tuple[Callable[[Image.Image], Any], int]]:
     """What is timed on an unmarked 512 px picture, and how often."""
-    from diffmark.baselines.classic import InvisibleWatermark
+    from diffmark.baselines.classic import BlindWatermark, InvisibleWatermark
     from diffmark.baselines.tree_ring import TreeRing
     from diffmark.vista import load_pipeline
 
     give_one_thread()
     riva, ring = InvisibleWatermark("rivaGan"), TreeRing(load_pipeline())
+    others = {"dwtDct": InvisibleWatermark("dwtDct"), "dwtDctSvd": InvisibleWatermark("dwtDctSvd")}
+    others["blindWatermark"] = BlindWatermark()
     nothing = np.zeros((1, 1), np.uint8)
     side = 8 * ring.side
     return {
         "pixel, plain": (lambda image: pixel.read(image, search=False), ROUNDS),
         "pixel, whole search": (pixel.read, ROUNDS),
         "rivaGan": (lambda image: riva.decode([image]), COSTLY_ROUNDS),
+        **{
+            name: (lambda image, method=method: method.decode([image]), ROUNDS)
+            for name, method in others.items()
+        },
         "Tree-Ring on Vista": (
             lambda image: ring.score([image.resize((side, side))], nothing),
             COSTLY_ROUNDS,

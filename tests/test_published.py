@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+
 from diffmark.evaluation.harness import Extent
 
 ROOT = Path(__file__).parents[1]
+
+
+PAGES = [
+    "README.md",
+    "docs/baselines.md",
+    "docs/payloads.md",
+    "docs/pixel.md",
+    "docs/registry.md",
+    "docs/results.md",
+    "docs/training.md",
+]
+
+
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch):
+    """Scripts import each other by name."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
 def load(name):
@@ -17,13 +37,6 @@ def load(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def test_the_payload_table_shows_its_results():
-    rows = json.loads((ROOT / "results" / "payload_table.json").read_text())["rows"]
-    page = (ROOT / "docs" / "payloads.md").read_text()
-    assert load("payload_table").fill(page, rows) == page
-    assert "| 33 + 12 | 3 |" in page
 
 
 def test_the_payload_table_can_be_computed_again():
@@ -39,18 +52,28 @@ def test_the_payload_table_can_be_computed_again():
     assert abs(rate - cell["read_soft"]) < 0.06
 
 
-def test_the_pages_show_their_results():
-    for name in ("results", "registry", "training", "baselines"):
-        page = (ROOT / "docs" / f"{name}.md").read_text()
-        filled = getattr(load("readme_results"), f"fill_{name}")(page)
-        assert filled == page, "run `make results`"
+@pytest.mark.parametrize("page", PAGES)
+def test_the_pages_show_their_results(page):
+    text = (ROOT / page).read_text()
+    assert load("readme_results").PAGES[page](text) == text, "run `make results`"
+
+
+def test_all_pages_with_tables_from_results_are_checked():
+    assert list(load("readme_results").PAGES) == PAGES
     assert "exact search among 1e8 keys" in (ROOT / "docs" / "results.md").read_text()
+    assert "| 33 + 12 | 3 |" in (ROOT / "docs" / "payloads.md").read_text()
+    assert "| **DiffMark, pixel layer** | 64 |" in (ROOT / "README.md").read_text()
+
+
+def test_the_picture_is_the_one_that_was_measured():
+    picture = (ROOT / "docs" / "images" / "example.webp").read_bytes()
+    document = json.loads((ROOT / "results" / "readme_picture.json").read_text())
+    assert hashlib.sha256(picture).hexdigest() == document["picture_sha256"]
+    assert len(picture) < 300_000
 
 
 def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
     """Made-up rows of a full run give both tables; too few images are refused; no run gives nothing."""
-    import pytest
-
     module = load("readme_results")
     assert module.evaluation_section(tmp_path) == ""
     rate = {"value": 0.5, "low": 0.4, "high": 0.6}

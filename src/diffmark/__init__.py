@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 # Names are loaded on first use: `import diffmark` and `diffmark --help` do not wait for torch.
 _HOME = {
