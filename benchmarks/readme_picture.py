@@ -170,8 +170,8 @@ def caption(document: dict[str, Any]) -> str:
         f"{photograph['ssimulacra2']:.0f}), then {steps(photograph['attacks'])}: {outcome(photograph)}. Below: "
         f"a picture of 256 pixels by the embedded model, marked in both layers ({generated['ssimulacra2']:.0f}), "
         f"then {steps(generated['attacks'])}: {outcome(generated)}. Among {config['keys']:,} keys. Two "
-        f"harsher choices for the lower picture were made first ({others}). Made by `benchmarks/readme_picture.py`; figures in "
-        "`results/readme_picture.json`.*"
+        f"harsher choices for the lower picture were made first ({others}). Made by "
+        "`benchmarks/readme_picture.py`; figures in `results/readme_picture.json`.*"
     )
 
 
