@@ -9,7 +9,7 @@ from PIL import Image
 from diffmark import cli
 from diffmark.attacks import ATTACKS, attack
 
-SIZE_CHANGING = {"resize", "screenshot", "padding"}
+SIZE_CHANGING = {"quarter_crop", "repost", "framed_screenshot", "resize", "screenshot", "padding"}
 
 
 @pytest.fixture

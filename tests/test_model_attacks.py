@@ -31,7 +31,7 @@ def test_regeneration_is_seeded_and_counts_its_rounds(model_folder, image):
     pipe.unet.forward = lambda *arguments, **options: (
         calls.append(arguments[1]) or forward(*arguments, **options)
     )
-    once, twice = diffusion_attacks(pipe, "tiny")
+    once, twice, often = diffusion_attacks(pipe, "tiny")
     assert once.by == "tiny"
     assert (once.value(0), once.value(1), twice.value(1)) == (40, 200, 100)
     first = np.asarray(once(image, 1.0, seed=4))
@@ -41,6 +41,9 @@ def test_regeneration_is_seeded_and_counts_its_rounds(model_folder, image):
     calls.clear()
     twice(image, 1.0)
     assert calls == [100, 80, 60, 40, 20] * 2
+    calls.clear()
+    often(image, 1.0)
+    assert calls == [100, 80, 60, 40, 20] * 4
 
 
 def test_projected_gradients_stay_in_the_ball_and_move_the_features(image):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from PIL import Image
 
-from diffmark.attacks import distortion, everyday
+from diffmark.attacks import combined, distortion, everyday
 from diffmark.attacks.base import Attack
 
-ATTACKS: dict[str, Attack] = {a.name: a for a in (*distortion.ATTACKS, *everyday.ATTACKS)}
+ATTACKS: dict[str, Attack] = {a.name: a for a in (*distortion.ATTACKS, *combined.ATTACKS, *everyday.ATTACKS)}
 
 
 def attack(name: str, image: Image.Image, strength: float, seed: int = 0) -> Image.Image:

@@ -34,11 +34,12 @@ class Attack:
     """A distortion and the range of its parameter."""
 
     name: str
-    kind: str  # distortion, everyday, regeneration, adversarial
+    kind: str  # distortion, combined, everyday, regeneration, adversarial
     low: float  # parameter at strength 0
     high: float  # parameter at strength 1
     unit: str  # what the parameter is
     distort: Distort
+    against: str | None = None  # the only method that it is an attack on
 
     @property
     def by(self) -> str | None:

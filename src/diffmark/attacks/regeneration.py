@@ -67,11 +67,12 @@ class Compression(ModelDistort):
 
 
 def diffusion_attacks(surrogate: Any, name: str) -> tuple[Attack, ...]:
-    """Diffusion once, and twice at half the range, with a surrogate pipeline."""
+    """Diffusion once, and twice and four times at half the range, with a surrogate pipeline."""
     unit = "noising steps of 1000"
     return (
         Attack("regen_diffusion", "regeneration", 40, 200, unit, Regeneration(surrogate, name)),
         Attack("rinse_2x", "regeneration", 20, 100, unit, Regeneration(surrogate, name, rounds=2)),
+        Attack("rinse_4x", "regeneration", 20, 100, unit, Regeneration(surrogate, name, rounds=4)),
     )
 
 

@@ -188,6 +188,9 @@ class AquaLora(Method):
         pixels = to_pixels(images, (8 * self.watermark.side, 8 * self.watermark.side))
         return self.watermark(encode(self.pipe.vae, pixels)).double().numpy()
 
+    def margins_of(self, pixels: Tensor) -> Tensor:
+        return self.watermark(encode(self.pipe.vae, pixels))
+
     def parts(self) -> dict[str, tuple[Any, str]]:
         return {"vae encode": (self.pipe.vae, "encode"), "decode": (self.watermark, "forward")}
 

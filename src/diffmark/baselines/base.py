@@ -28,6 +28,7 @@ class Method(ABC):
 
     name: str
     bits: int  # length of a secret; 0 if the method only tells presence
+    compared = True  # another's method, which DiffMark is compared with
     costly = False  # whether reading an image takes about as long as making one; measured on fewer
 
     def generate(self, spec: ImageSpec) -> Image.Image:
@@ -45,6 +46,11 @@ class Method(ABC):
     def embed(self, image: Image.Image, secret: Bits) -> Image.Image:
         """A marked copy of a finished image, for methods that mark afterwards."""
         raise TypeError(f"{self.name} marks during generation: use generate")
+
+    @property
+    def upon(self) -> Method | None:
+        """The method whose pictures this one marks once more with `embed`, if it is such a one."""
+        return None
 
     @property
     def generates(self) -> bool:
@@ -80,7 +86,18 @@ class Method(ABC):
 
     @abstractmethod
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
-        """Margins, (B, bits): the sign is the bit, the size how sure it is; +-1 where a method does not say."""
+        """Margins, (B, bits): the sign is the bit, the size how sure it is; +-1 where a method does not say.
+
+        Where a method tells presence only, (B, 1): minus the log10 of a p-value.
+        """
+
+    def margins_of(self, pixels: Tensor) -> Tensor:
+        """Margins of pixels in [-1, 1], (B, 3, H, W) -> (B, bits), with gradients; not for all methods."""
+        raise TypeError(f"{self.name} has no gradients")
+
+    @property
+    def has_gradients(self) -> bool:
+        return type(self).margins_of is not Method.margins_of
 
     def score(self, images: Sequence[Image.Image], secrets: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Matching bits with each image's secret, (B,); higher is more surely marked."""

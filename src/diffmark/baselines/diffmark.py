@@ -17,6 +17,7 @@ from diffmark.baselines.base import Method
 from diffmark.detection.latent import Detector
 from diffmark.latent.injection import Injection
 from diffmark.latent.vae import decode as vae_decode
+from diffmark.latent.vae import encode
 from diffmark.mark.context import watermark
 from diffmark.mark.generation import ImageSpec, Sampling, generate
 from diffmark.provenance import weights_digest
@@ -24,6 +25,8 @@ from diffmark.provenance import weights_digest
 
 class DiffMark(Method):
     """A codec on a pipeline; the name tells the injection mode where it is not the codec's own."""
+
+    compared = False
 
     def __init__(
         self,
@@ -68,6 +71,10 @@ class DiffMark(Method):
 
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
         return np.stack([found.margins for found in self.detector.detect_many(images)]).astype(np.float64)
+
+    def margins_of(self, pixels: Tensor) -> Tensor:
+        logits = self.codec.decoder(encode(self.detector.vae, pixels))
+        return logits[..., 1] - logits[..., 0]
 
     def parts(self) -> dict[str, tuple[Any, str]]:
         return {"vae encode": (self.detector.vae, "encode"), "decode": (self.codec, "decode")}

@@ -146,6 +146,9 @@ class StableSignature(Method):
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
         return self.network(to_pixels(images, (self.side, self.side))).double().numpy()
 
+    def margins_of(self, pixels: Tensor) -> Tensor:
+        return self.network(pixels)
+
     def parts(self) -> dict[str, tuple[Any, str]]:
         return {"decode": (self.network, "forward")}
 

@@ -102,6 +102,9 @@ class StegaStamp(Method):
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:
         return self.network(to_pixels(images, (SIDE, SIDE))).double().numpy()
 
+    def margins_of(self, pixels: Tensor) -> Tensor:
+        return self.network(F.interpolate(pixels, (SIDE, SIDE), mode="area"))
+
     def parts(self) -> dict[str, tuple[Any, str]]:
         return {"decode": (self.network, "forward")}
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 CLASSIC = ("dwtDct", "dwtDctSvd", "rivaGan", "blindWatermark")
-SAMPLING = ("tree-ring", "ring-id", "shallow-diffuse")
+SAMPLING = ("tree-ring", "ring-id", "shallow-diffuse", "gaussian-shading", "prc")
 TRAINED = ("stegastamp", "stable-signature", "aqualora")
+LAYERS = ("diffmark", "diffmark-pixel", "diffmark-both")
 
 
 def evaluate(
@@ -22,8 +23,16 @@ def evaluate(
         ),
     ],
     methods: Annotated[
-        str, typer.Option(help="Names with commas, or all: diffmark and what else is installed.")
+        str,
+        typer.Option(
+            help="Names with commas, or all: diffmark (generation layer), diffmark-pixel, diffmark-both, and "
+            "what else is installed; module:Class for your own."
+        ),
     ] = "diffmark",
+    attacks: Annotated[
+        str | None,
+        typer.Option(help="Names with commas; all by default. module:NAME adds your own."),
+    ] = None,
     model: Annotated[
         str, typer.Option(help="An embedded model, a pipeline's folder, or a hub id.")
     ] = "vista",
@@ -56,6 +65,12 @@ def evaluate(
             "--compile", help="Compile the UNet first, which takes a minute: for hundreds of images."
         ),
     ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Stop after so long, shared by the experiments; the same command goes on from there."
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few images: minutes instead of hours.")] = False,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Say what is left to do and how long it takes; do nothing.")
@@ -76,7 +91,7 @@ def evaluate(
     from diffmark.evaluation.timing import Costs, WorkTimer
     from diffmark.mark.generation import Sampling
     from diffmark.mark.loading import default_guidance
-    from diffmark.provenance import command_line
+    from diffmark.provenance import command_line, provenance
 
     pipe = quiet_pipeline(model)
     if compile_unet:
@@ -94,21 +109,55 @@ def evaluate(
         siblings=others,
         training=training,
     )
-    harness.attacks |= {attack.name: attack for attack in load_attacks(harness, surrogate)}
+    harness.attacks = choose_attacks(load_attacks(harness, surrogate), attacks)
     names = list(EXPERIMENTS) if experiments == ["all"] else experiments
     costs, counts = Costs(cache / "times.json"), count_work(names, harness)
+    show_estimate(counts, costs)
     if estimate:
-        return show_estimate(counts, costs)
-    timer = WorkTimer(
-        costs, sum(count * costs.each(what) for work in counts.values() for what, count in work.items())
-    )
+        return
+    seconds = sum(count * costs.each(what) for work in counts.values() for what, count in work.items())
+    timer = WorkTimer(costs, seconds)
     for each in (harness.model, *others.values()):
         each.timer = timer
+    from_start = provenance(command_line(), {})
+    work_until(harness, names, minutes)
     for name in names:
-        rows = run(name, harness, out, command_line())
+        rows = run(name, harness, out, from_start)
         timer.bar.write(f"{name}: {len(rows)} rows in {out / name}.json", file=sys.stdout)
     timer.close()
+    show_tables(out, names)
     typer.echo(f"report: {write_report(out)}")
+
+
+def work_until(harness: Any, names: list[str], minutes: float | None) -> None:
+    """Each experiment's share of the time; what is left out then is made by the next run."""
+    import time
+
+    from diffmark.evaluation.experiments import EXPERIMENTS
+
+    if minutes is None:
+        return
+    begun = time.monotonic()
+    for number, name in enumerate(names, start=1):
+        harness.deadline = begun + 60 * minutes * number / len(names)
+        harness.timer.bar.set_description(name)
+        for _ in EXPERIMENTS[name](harness):
+            pass
+        harness.timer.costs.save()
+
+
+def show_tables(folder: Path, names: list[str]) -> None:
+    """The main tables in the terminal."""
+    import json
+
+    from rich.console import Console
+
+    from diffmark.evaluation.summary import terminal_tables
+
+    documents = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    for part in terminal_tables(documents):
+        console.print(part)
 
 
 def show_estimate(counts: Any, costs: Any) -> None:
@@ -155,7 +204,7 @@ def load_siblings(names: str | None, model: str) -> dict[str, Any]:
 
 def load_attacks(harness: Any, surrogate: str | None) -> list[Any]:
     """Attacks that use a model: regeneration by compression and by a surrogate, gradients."""
-    from diffmark.attacks.adversarial import against_features, against_vae
+    from diffmark.attacks.adversarial import against_features, against_margins, against_vae
     from diffmark.attacks.regeneration import compression_attack, diffusion_attacks
 
     attacks = [compression_attack()]
@@ -172,6 +221,7 @@ def load_attacks(harness: Any, surrogate: str | None) -> list[Any]:
             err=True,
         )
     backbone = harness.backbone
+    attacks += [against_margins(method) for method in harness.methods if method.has_gradients]
     return [
         *attacks,
         against_vae(harness.model.pipe.vae),
@@ -179,25 +229,58 @@ def load_attacks(harness: Any, surrogate: str | None) -> list[Any]:
     ]
 
 
+def choose_attacks(with_models: list[Any], names: str | None) -> dict[str, Any]:
+    """Attacks of the package, of installed plug-ins and by place; only those that are named, if any are."""
+    from diffmark.attacks import ATTACKS
+    from diffmark.evaluation import plugins
+
+    listed = [*ATTACKS.values(), *with_models]
+    for name, point in plugins.offered(plugins.ATTACKS).items():
+        listed += plugins.as_attacks(point.load(), name)
+    wanted = names.split(",") if names else []
+    for place in (name for name in wanted if ":" in name):
+        listed += plugins.as_attacks(plugins.load_object(place), place)
+    named = [name for name in wanted if ":" not in name]
+    known = dict.fromkeys(attack.name for attack in listed)
+    unknown = [name for name in named if name not in known]
+    if unknown:
+        raise ValueError(f"no attack {unknown[0]!r}; there are {', '.join(known)}")
+    chosen = [attack for attack in listed if not named or attack.name in named]
+    return {f"{attack.name} {attack.against or ''}".strip(): attack for attack in chosen}
+
+
 def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
     """Methods by name; `diffmark` with the codec's own injection, `diffmark-late` and so on with another."""
     from diffmark.baselines.aqualora import AquaLora
     from diffmark.baselines.classic import BlindWatermark, InvisibleWatermark
     from diffmark.baselines.diffmark import DiffMark
+    from diffmark.baselines.gaussian_shading import GaussianShading
+    from diffmark.baselines.layers import BothLayers, PixelLayer
+    from diffmark.baselines.prc import PseudorandomCode
     from diffmark.baselines.ring_id import RingID
     from diffmark.baselines.shallow_diffuse import ShallowDiffuse
     from diffmark.baselines.stable_signature import StableSignature
     from diffmark.baselines.stegastamp import StegaStamp
     from diffmark.baselines.tree_ring import TreeRing
     from diffmark.detection.latent import Detector
+    from diffmark.evaluation import plugins
 
     detector = Detector.from_pretrained(codec)
     chosen: list[Any] = []
-    on_pipe: dict[str, Any] = {
-        method.name: method for method in (TreeRing, RingID, ShallowDiffuse, StableSignature, AquaLora)
-    }
+    classes = (TreeRing, RingID, ShallowDiffuse, GaussianShading, PseudorandomCode, StableSignature, AquaLora)
+    on_pipe: dict[str, Any] = {method.name: method for method in classes}
+    extra = plugins.offered(plugins.METHODS)
+    rivals = (*SAMPLING, *TRAINED, *CLASSIC, *extra)
 
     def load(name: str) -> Any:
+        if ":" in name:
+            return plugins.make_method(plugins.load_object(name), pipe, sampling, name)
+        if name in extra:
+            return plugins.make_method(extra[name].load(), pipe, sampling, name)
+        if name == "diffmark-both":
+            return BothLayers(DiffMark(pipe, detector, sampling))
+        if name.startswith("diffmark-pixel"):
+            return PixelLayer(quality=float(name.partition("@")[2]) if "@" in name else None)
         if name == "diffmark" or name.startswith("diffmark-"):
             mode = name.removeprefix("diffmark").removeprefix("-")
             injection = detector.codec.config.injection_in(mode) if mode else None
@@ -208,12 +291,14 @@ def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
             return StegaStamp()
         if name in CLASSIC:
             return BlindWatermark() if name == "blindWatermark" else InvisibleWatermark(name)
-        known = ", ".join(("diffmark", "diffmark-<mode>", *SAMPLING, *TRAINED, *CLASSIC))
+        known = ", ".join(
+            (*LAYERS, "diffmark-<mode>", "diffmark-pixel@<SSIMULACRA2>", *rivals, "module:Class")
+        )
         raise ValueError(f"no method {name!r}; there are {known}")
 
     if names != "all":
         return [load(name) for name in names.split(",")]
-    for name in ("diffmark", *SAMPLING, *TRAINED, *CLASSIC):
+    for name in (*LAYERS, *rivals):
         try:
             chosen.append(load(name))
         except (ImportError, FileNotFoundError) as error:

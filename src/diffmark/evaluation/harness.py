@@ -6,11 +6,11 @@ Everything that takes time goes through one of the methods under "work", which `
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,34 +24,37 @@ from diffmark.evaluation.backbones import Backbone, find_backbone, scene_classif
 from diffmark.evaluation.batches import batches
 from diffmark.evaluation.cache import Arrays, Cache, Recipe, picture_digest
 from diffmark.evaluation.image_model import ImageModel, unseen_specs
+from diffmark.evaluation.rows import WAVES, Row
 from diffmark.evaluation.sources import crop, find_photographs, scene
 from diffmark.evaluation.timing import WorkTimer
 from diffmark.latent.pictures import to_pixels
 from diffmark.latent.vae import encode
 from diffmark.mark.generation import ImageSpec
 
-Row = dict[str, Any]
 Experiment = Callable[["Harness"], Iterator[Row]]
+
+
+PART, COSTLY_PART = 8, 2  # images whose readings are kept together; the second where one takes seconds
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How many images; `quick` takes minutes, the full one a few hours on two cores."""
+    """How many images; `quick` takes minutes, the full one many hours on two cores."""
 
-    marked: int = 1000  # marked images for clean figures
-    repainted: int = 100  # the same for methods that go through all steps of the model for each picture
-    compared: int = 200  # and for those that the first method is compared with
+    marked: int = 500  # marked images for clean figures of DiffMark
+    repainted: int = 500  # the same where each picture takes all steps of the model
+    compared: int = 100  # and for the methods that it is compared with
     pool: int = 1000  # pictures of the model, with z0: negatives, averaging
     siblings: int = 50  # pictures of each other model of the family
     scenes: int = 4000  # pictures of the painter
     photographs: int = 4000  # crops
-    compared_negatives: int = 1000  # all of them for the methods that the first one is compared with
+    compared_negatives: int = 1000  # all of them for the methods that DiffMark is compared with
     attacked: int = 100  # marked images an attack and strength
-    compared_attacked: int = 10  # the same for the others
-    costly_attacked: int = 5  # and where it takes seconds to read or to mark one
-    adversarial: int = 30  # the same for attacks that take half a minute an image
-    compared_adversarial: int = 1  # and for the others
+    compared_attacked: int = 100  # the same for the others
+    costly_attacked: int = 20  # and where it takes seconds to read one
+    adversarial: int = 30  # the same for attacks by gradients
     strengths: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
+    more_strengths: tuple[float, ...] = (0.5, 1.0)  # of combined, everyday and adversarial attacks
     victims: int = 50  # images that are forged, or freed of their mark
     keys: tuple[int, ...] = (10, 100, 1000, 10**4, 10**5, 10**6, 10**7, 10**8)
     timed: int = 50
@@ -71,8 +74,8 @@ class Extent:
             compared_attacked=4,
             costly_attacked=2,
             adversarial=1,
-            compared_adversarial=1,
             strengths=(0.5, 1.0),
+            more_strengths=(1.0,),
             victims=8,
             keys=(10, 1000, 10**5),
             timed=8,
@@ -91,7 +94,14 @@ class Reading:
         return method.p_values(self.margins, self.scores, self.secrets)
 
     @classmethod
+    def nothing(cls, method: Method) -> Reading:
+        """Of no image."""
+        none = np.zeros((0, max(method.bits, 1)))
+        return cls(none, np.zeros(0), np.zeros((0, method.bits), np.uint8))
+
+    @classmethod
     def joined(cls, parts: Sequence[Reading]) -> Reading:
+        parts = [part for part in parts if len(part.scores)] or parts[:1]
         return cls(
             np.concatenate([part.margins for part in parts]),
             np.concatenate([part.scores for part in parts]),
@@ -111,6 +121,7 @@ class Harness:
     siblings: dict[str, ImageModel] = field(default_factory=dict)  # other models of the family
     results: Path = Path("results")  # where published results lie, for plots of them
     training: Path | None = None  # the folder of the codec's training run
+    deadline: float | None = None  # on the monotonic clock; what is not kept by then is left out
 
     @property
     def timer(self) -> WorkTimer:
@@ -147,7 +158,7 @@ class Harness:
 
     def is_compared(self, method: Method) -> bool:
         """Whether a run is about another method, which is measured on more pictures."""
-        return method is not self.methods[0]
+        return method.compared and method is not self.methods[0]
 
     def attacked_count(self, method: Method, attack: Attack) -> int:
         """Marked images for one attack at one strength."""
@@ -156,8 +167,23 @@ class Harness:
         if method.costly:
             count = min(count, extent.costly_attacked)
         if attack.kind == "adversarial":
-            count = min(count, extent.compared_adversarial if compared else extent.adversarial)
+            count = min(count, extent.adversarial)
         return count
+
+    def part(self, method: Method, attack: Attack | None = None) -> int:
+        """Images whose readings are kept together: fewer where one takes seconds."""
+        adversarial = attack is not None and attack.kind == "adversarial"
+        return COSTLY_PART if method.costly or adversarial else PART
+
+    def strengths(self, attack: Attack) -> tuple[float, ...]:
+        """All of them for the paper's attacks, fewer for the rest."""
+        waves = attack.kind != "adversarial" and attack.name in WAVES
+        return self.extent.strengths if waves else self.extent.more_strengths
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether only what is kept already may be used."""
+        return self.deadline is not None and time.monotonic() > self.deadline
 
     def secrets(self, method: Method, specs: Sequence[ImageSpec]) -> NDArray[np.uint8]:
         """The bits that each spec's picture carries, (N, bits)."""
@@ -200,7 +226,8 @@ class Harness:
 
         def blank() -> Reading:
             rng = np.random.default_rng(0)
-            return Reading(rng.normal(size=(len(images), method.bits)), rng.normal(size=len(images)), secrets)
+            margins = rng.normal(size=(len(images), max(method.bits, 1)))
+            return Reading(margins, rng.normal(size=len(images)), secrets)
 
         return self.timer.do(
             f"read by {method.name}", len(images), lambda: self._read(method, images, secrets), blank
@@ -257,12 +284,37 @@ class Harness:
         strength: float = 0.0,
         model: ImageModel | None = None,
     ) -> tuple[Reading, float | None]:
-        """Marked pictures, attacked, read; and the attack's mean PSNR, if it leaves the size alone."""
+        """Marked pictures, attacked, read; and the attack's mean PSNR, if it leaves the size alone.
+
+        Readings are kept a part at a time; out of time it is of as many of the specs as are kept, perhaps of none.
+        """
+        size = self.part(method, attack)
+        parts: list[Reading] = []
+        psnr: list[float] = []
+        for first in range(0, len(specs), size):
+            made = self._part(method, specs[first : first + size], attack, strength, model, first)
+            if made is None:
+                break
+            parts.append(made[0])
+            psnr += [made[1]] * len(made[0].scores)
+        if not parts:
+            return Reading.nothing(method), None
+        return Reading.joined(parts), float(np.mean(psnr)) if np.isfinite(psnr).all() else None
+
+    def _part(
+        self,
+        method: Method,
+        specs: Sequence[ImageSpec],
+        attack: Attack | None,
+        strength: float,
+        model: ImageModel | None,
+        first: int,
+    ) -> tuple[Reading, float] | None:
         secrets, place = self.secrets(method, specs), model or self.model
 
         def make() -> Arrays:
             images = self.marked(method, specs, model)
-            changed = images if attack is None else self.attacked(attack, images, strength)
+            changed = images if attack is None else self.attacked(attack, images, strength, first)
             found = self.read(method, changed, secrets)
             return {"margins": found.margins, "scores": found.scores, "psnr": mean_psnr(images, changed)}
 
@@ -274,9 +326,10 @@ class Harness:
         if attack is not None:
             recipe |= {"attack": attack.name, "value": attack.value(strength), "by": _weights(attack)}
         recipe |= {"sampling": [place.sampling.steps, place.sampling.guidance], "reader": method.reader()}
+        if self.out_of_time and not self.cache.has(recipe, "npz"):
+            return None
         kept = self.cache.remember(recipe, make)
-        psnr = float(kept["psnr"])
-        return Reading(kept["margins"], kept["scores"], secrets), psnr if np.isfinite(psnr) else None
+        return Reading(kept["margins"], kept["scores"], secrets), float(kept["psnr"])
 
 
 def mean_psnr(images: Sequence[Image.Image], others: Sequence[Image.Image]) -> NDArray[np.float64]:

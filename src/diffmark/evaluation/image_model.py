@@ -98,6 +98,11 @@ class ImageModel:
 
     def _mark(self, method: Method, specs: list[ImageSpec]) -> list[Image.Image]:
         secrets = np.stack([spec.secret for spec in specs])
+        if method.upon is not None:
+            first = list(zip(self.marked(method.upon, specs), specs, strict=True))
+            return self._timed(
+                f"embed by {method.name}", specs, lambda: [method.embed(x, spec.secret) for x, spec in first]
+            )
         if method.finishes:
             z0 = self.latents(specs)
             return self._timed(f"finish by {method.name}", specs, lambda: method.finish(z0, secrets))

@@ -12,7 +12,7 @@ from diffmark.evaluation.harness import Harness, Reading
 from diffmark.evaluation.image_model import ImageModel
 from diffmark.vista.paint import PAINTER
 
-CHUNK = 100  # images that are read before the reading is kept
+CHUNK, COSTLY_CHUNK = 100, 25  # images that are read before the reading is kept
 SCENES, CROPS = "painted scenes", "photograph crops"
 
 
@@ -31,25 +31,32 @@ def sources(harness: Harness) -> dict[str, int]:
 
 
 def negatives(harness: Harness, method: Method) -> Reading:
-    """Of all sources, clean and attacked."""
-    return Reading.joined(
-        [
-            unmarked(harness, method, source, attacked)
-            for source in sources(harness)
-            for attacked in (False, True)
-        ]
-    )
+    """Of all sources, clean and attacked; where time is short, of all of them evenly."""
+    places = [(source, attacked) for source in sources(harness) for attacked in (False, True)]
+    most = max(_count(harness, method, source) for source in sources(harness))
+    for first in range(0, most, _size(method)):
+        for source, attacked in places:
+            if first < _count(harness, method, source):
+                _chunk(harness, method, source, attacked, first)
+    return Reading.joined([unmarked(harness, method, source, attacked) for source, attacked in places])
 
 
 def unmarked(harness: Harness, method: Method, source: str, attacked: bool) -> Reading:
     """One source; attacked images get one of the attacks that need no model, at a random strength."""
-    count = (_fewer(harness) if method.costly or harness.is_compared(method) else sources(harness))[source]
-    return Reading.joined(
-        [
-            _chunk(harness, method, source, attacked, first, min(CHUNK, count - first))
-            for first in range(0, count, CHUNK)
-        ]
-    )
+    starts = range(0, _count(harness, method, source), _size(method))
+    made = [_chunk(harness, method, source, attacked, first) for first in starts]
+    parts = [part for part in made if part is not None]
+    return Reading.joined(parts) if parts else Reading.nothing(method)
+
+
+def _size(method: Method) -> int:
+    return COSTLY_CHUNK if method.costly else CHUNK
+
+
+def _count(harness: Harness, method: Method, source: str) -> int:
+    """Images of one source, clean or attacked."""
+    fewer = method.costly or harness.is_compared(method)
+    return (_fewer(harness) if fewer else sources(harness))[source]
 
 
 def _fewer(harness: Harness) -> dict[str, int]:
@@ -61,7 +68,9 @@ def _fewer(harness: Harness) -> dict[str, int]:
     return taken
 
 
-def _chunk(harness: Harness, method: Method, source: str, attacked: bool, first: int, count: int) -> Reading:
+def _chunk(harness: Harness, method: Method, source: str, attacked: bool, first: int) -> Reading | None:
+    """One part of a source; None where time is short and it is not kept."""
+    count = min(_size(method), _count(harness, method, source) - first)
     rng = np.random.default_rng([first, int(attacked), *source.encode()])
     drawn = rng.integers(0, 2, (count, method.bits)).astype(np.uint8)
     secrets = np.stack([method.carried(secret) for secret in drawn])
@@ -94,6 +103,8 @@ def _chunk(harness: Harness, method: Method, source: str, attacked: bool, first:
     else:
         sampling = _model(harness, source).sampling
         recipe["sampling"] = [sampling.steps, sampling.guidance]
+    if harness.out_of_time and not harness.cache.has(recipe, "npz"):
+        return None
     kept = harness.cache.remember(recipe, make)
     return Reading(kept["margins"], kept["scores"], secrets)
 

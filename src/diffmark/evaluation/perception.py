@@ -12,26 +12,32 @@ from diffmark.baselines.base import Method
 from diffmark.evaluation.cache import Recipe
 from diffmark.evaluation.harness import Harness, Row, specs_digest
 from diffmark.evaluation.image_model import scene_of
+from diffmark.evaluation.visibility import visibility_figures
 from diffmark.mark.generation import ImageSpec
 from diffmark.mark.loading import is_embedded
-from diffmark.metrics import frechet_distance, quality_figures
+from diffmark.metrics import blockiness, frechet_distance, quality_figures
 from diffmark.vista.paint import PAINTER
 
 
 def quality(harness: Harness, method: Method, specs: Sequence[ImageSpec]) -> Row:
     """Marked pictures against the same seeds without a mark, and both against painted scenes.
 
-    PSNR, SSIM, MS-SSIM; the perceptual distance with its network; the Frechet distance of marked and of unmarked
-    pictures to as many painted scenes; how many attributes of the prompt the scene classifier finds in them.
+    SSIMULACRA2, Butteraugli, FLIP, PSNR, SSIM, MS-SSIM; blockiness of both on the grid of 8 pixels; the perceptual
+    distance with its network; the Frechet distance of marked and of unmarked pictures to as many painted scenes;
+    how many attributes of the prompt the scene classifier finds in them.
     """
     recipe: Recipe = {
         "quality": method.fingerprint(),
+        "measures": 2,  # raised when one is added
         "model": harness.model.digest,
         "specs": [o.seed for o in specs],
     }
     recipe |= {"backbone": harness.backbone.weights, "classifier": harness.scene_features.weights}
     recipe |= {"asked": specs_digest(specs), "painter": PAINTER}
     recipe |= {"sampling": [harness.model.sampling.steps, harness.model.sampling.guidance]}
+
+    if harness.out_of_time and not harness.cache.has(recipe, "npz"):
+        return {}
 
     def make() -> dict[str, NDArray[np.float64]]:
         plain, marked = harness.plain(specs), harness.marked(method, specs)
@@ -56,7 +62,9 @@ def _compared(
     marked: list[Image.Image],
     painted: list[Image.Image],
 ) -> dict[str, float]:
-    figures = quality_figures(plain, marked)
+    figures = visibility_figures(plain, marked) | quality_figures(plain, marked)
+    figures["blockiness"] = float(np.mean([blockiness(image) for image in marked]))
+    figures["blockiness_unmarked"] = float(np.mean([blockiness(image) for image in plain]))
     figures["distance"] = float(harness.backbone.distances(plain, marked).mean())
     features = {
         name: harness.scene_features.vectors(images).double().numpy()

@@ -18,8 +18,11 @@ from diffmark.evaluation.timing import DryCache, WorkCounter
 from diffmark.provenance import provenance
 
 
-def run(name: str, harness: Harness, folder: Path, command: str = "") -> list[Row]:
-    """Run one experiment and write NAME.json and NAME.csv; `command` is what the user typed for it."""
+def run(name: str, harness: Harness, folder: Path, begun: dict[str, Any] | None = None) -> list[Row]:
+    """Run one experiment and write NAME.json and NAME.csv.
+
+    `begun` is the provenance of the run at its start: the command that was typed, versions, the revision.
+    """
     _check(name)
     harness.timer.bar.set_description(name)
     rows = list(EXPERIMENTS[name](harness))
@@ -27,16 +30,28 @@ def run(name: str, harness: Harness, folder: Path, command: str = "") -> list[Ro
         "extent": asdict(harness.extent),
         "methods": [m.fingerprint() for m in harness.methods],
         "siblings": list(harness.siblings),
-        "attacks": {attack.name: attack.by for attack in harness.attacks.values()},
+        "attacks": {name: attack.by for name, attack in harness.attacks.items()},
         "photographs": len(harness.photograph_paths),
         **settings(harness.model),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    document = {**provenance(command, config), "rows": rows}
+    begun = begun or provenance("", {})
+    document = {**begun, "config": config, "rows": rounded(rows)}
     (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
     write_csv(folder / f"{name}.csv", rows)
     harness.timer.costs.save()
     return rows
+
+
+def rounded(value: Any) -> Any:
+    """Rows with floats of six figures: more say nothing and make files large."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: rounded(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(item) for item in value]
+    return value
 
 
 def count_work(names: Sequence[str], harness: Harness) -> dict[str, Counter[str]]:
