@@ -111,11 +111,13 @@ def evaluate(
     )
     harness.attacks = choose_attacks(load_attacks(harness, surrogate), attacks)
     names = list(EXPERIMENTS) if experiments == ["all"] else experiments
-    costs, counts = Costs(cache / "times.json"), count_work(names, harness)
-    show_estimate(counts, costs)
-    if estimate:
-        return
-    seconds = sum(count * costs.each(what) for work in counts.values() for what, count in work.items())
+    costs, seconds = Costs(cache / "times.json"), None if minutes is None else 60 * minutes
+    if estimate or seconds is None:  # counting takes a while itself: a run with a budget does without
+        counts = count_work(names, harness)
+        show_estimate(counts, costs)
+        if estimate:
+            return
+        seconds = sum(count * costs.each(what) for work in counts.values() for what, count in work.items())
     timer = WorkTimer(costs, seconds)
     for each in (harness.model, *others.values()):
         each.timer = timer

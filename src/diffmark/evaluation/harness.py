@@ -147,7 +147,24 @@ class Harness:
 
     def specs(self, count: int, first: int = 0, fixed_secret: bool = False) -> list[ImageSpec]:
         """Prompts, seeds and secrets that no training saw."""
-        return unseen_specs(count, first=first, fixed_secret=fixed_secret)
+        known = self._specs.setdefault(fixed_secret, [])
+        if len(known) < first + count:
+            known += unseen_specs(first + count - len(known), first=len(known), fixed_secret=fixed_secret)
+        return known[first : first + count]
+
+    @cached_property
+    def _specs(self) -> dict[bool, list[ImageSpec]]:
+        return {}
+
+    @cached_property
+    def _identities(self) -> dict[int, tuple[Method, Recipe, Recipe]]:
+        return {}
+
+    def identity(self, method: Method) -> tuple[Recipe, Recipe]:
+        """What its pictures and its readings depend on; asked for once, as weights are hashed for it."""
+        if id(method) not in self._identities:
+            self._identities[id(method)] = method, method.fingerprint(), method.reader()
+        return self._identities[id(method)][1:]
 
     def clean_specs(self, method: Method, fixed_secret: bool = False) -> list[ImageSpec]:
         """Specs for figures without an attack: as many as the method's way of marking allows."""
@@ -301,6 +318,13 @@ class Harness:
             return Reading.nothing(method), None
         return Reading.joined(parts), float(np.mean(psnr)) if np.isfinite(psnr).all() else None
 
+    def make_part(self, method: Method, number: int, count: int, attack: Attack, strength: float) -> None:
+        """The number-th part of a reading of `count` images, from 0; nothing where there is none or no time."""
+        size = self.part(method, attack)
+        specs = self.specs(count)[number * size : (number + 1) * size]
+        if specs:
+            self._part(method, specs, attack, strength, None, number * size)
+
     def _part(
         self,
         method: Method,
@@ -318,14 +342,15 @@ class Harness:
             found = self.read(method, changed, secrets)
             return {"margins": found.margins, "scores": found.scores, "psnr": mean_psnr(images, changed)}
 
+        fingerprint, reader = self.identity(method)
         recipe: Recipe = {
-            "reading": method.fingerprint(),
+            "reading": fingerprint,
             "model": place.digest,
             "specs": specs_digest(specs),
         }
         if attack is not None:
             recipe |= {"attack": attack.name, "value": attack.value(strength), "by": _weights(attack)}
-        recipe |= {"sampling": [place.sampling.steps, place.sampling.guidance], "reader": method.reader()}
+        recipe |= {"sampling": [place.sampling.steps, place.sampling.guidance], "reader": reader}
         if self.out_of_time and not self.cache.has(recipe, "npz"):
             return None
         kept = self.cache.remember(recipe, make)

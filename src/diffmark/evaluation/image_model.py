@@ -143,7 +143,17 @@ class ImageModel:
         return {"model": self.digest, "prompt": spec.prompt, "seed": spec.seed, **run}
 
     def _of(self, method: Method, spec: ImageSpec) -> Recipe:
-        return {**self._unmarked(spec), "secret": spec.secret.tobytes().hex(), **method.fingerprint()}
+        if id(method) not in self._fingerprints:  # weights are hashed for it
+            self._fingerprints[id(method)] = method, method.fingerprint()
+        return {
+            **self._unmarked(spec),
+            "secret": spec.secret.tobytes().hex(),
+            **self._fingerprints[id(method)][1],
+        }
+
+    @cached_property
+    def _fingerprints(self) -> dict[int, tuple[Method, Recipe]]:
+        return {}
 
 
 def unseen_specs(

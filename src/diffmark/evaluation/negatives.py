@@ -91,7 +91,7 @@ def _chunk(harness: Harness, method: Method, source: str, attacked: bool, first:
     recipe: Recipe = {"unmarked": source, "attacked": attacked, "first": first, "count": count}
     recipe |= {
         "half": sources(harness)[source],
-        "method": method.reader(),
+        "method": harness.identity(method)[1],
         "model": _model(harness, source).digest,
     }
     if attacked:

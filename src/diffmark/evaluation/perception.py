@@ -27,7 +27,7 @@ def quality(harness: Harness, method: Method, specs: Sequence[ImageSpec]) -> Row
     how many attributes of the prompt the scene classifier finds in them.
     """
     recipe: Recipe = {
-        "quality": method.fingerprint(),
+        "quality": harness.identity(method)[0],
         "measures": 2,  # raised when one is added
         "model": harness.model.digest,
         "specs": [o.seed for o in specs],

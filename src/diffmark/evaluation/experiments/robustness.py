@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count as numbers
 from typing import Any
 
 from diffmark.attacks import Attack
@@ -25,15 +24,14 @@ def robustness(harness: Harness) -> Iterator[Row]:
     Cells grow in turns, a few pictures each, so that one that is cut short is no smaller than the others.
     """
     cells = in_turn(harness)
-    for turn in numbers(1):
-        wanted = {
-            cell: min(harness.attacked_count(*cell[:2]), turn * harness.part(*cell[:2])) for cell in cells
-        }
-        for (method, attack, strength), count in wanted.items():
+    counts = [harness.attacked_count(method, attack) for method, attack, _ in cells]
+    turns = (
+        max(-(-n // harness.part(*cell[:2])) for cell, n in zip(cells, counts, strict=True)) if cells else 0
+    )
+    for turn in range(turns):
+        for (method, attack, strength), count in zip(cells, counts, strict=True):
             if not harness.out_of_time:
-                harness.reading(method, harness.specs(count), attack, strength)
-        if harness.out_of_time or all(n == harness.attacked_count(*cell[:2]) for cell, n in wanted.items()):
-            break
+                harness.make_part(method, turn, count, attack, strength)
     for method in harness.methods:
         unmarked = negatives(harness, method).scores
         enough = len(unmarked) >= 10 / EMPIRICAL_RATE
