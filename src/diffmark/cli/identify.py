@@ -98,12 +98,22 @@ def read_logits(path: Path) -> Iterator[tuple[str, Any]]:
     """Logits of shape (64, 2) or (n, 64, 2): the array of an .npy, or `logits` of an .npz."""
     import numpy as np
 
-    found = np.load(path, allow_pickle=False)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        found = np.load(path, allow_pickle=False)
+        names = [] if isinstance(found, np.ndarray) else found.files
+        if "logits" in names:
+            found = found["logits"]
+    except Exception as error:  # numpy raises a dozen kinds on damaged files
+        raise ValueError(f"{path}: damaged, or no array of numpy ({type(error).__name__})") from error
     if not isinstance(found, np.ndarray):
-        if "logits" not in found:
-            raise ValueError(f"{path}: needs an array named logits, found {', '.join(found.files) or 'none'}")
-        found = found["logits"]
+        raise ValueError(f"{path}: needs an array named logits, found {', '.join(names) or 'none'}")
     rows = found[None] if found.ndim == 2 else found
+    if rows.ndim != 3 or not np.issubdtype(rows.dtype, np.floating):
+        raise ValueError(
+            f"{path}: logits are numbers of shape (64, 2) or (n, 64, 2), got {rows.dtype} {rows.shape}"
+        )
     for number, row in enumerate(rows):
         yield (str(path) if len(rows) == 1 else f"{path}[{number}]"), row
 
