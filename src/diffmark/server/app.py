@@ -47,8 +47,9 @@ from diffmark.server.models import (
     KeyRequest,
     LogEntry,
 )
+from diffmark.server.oracle import coarse
 from diffmark.server.page import add_page
-from diffmark.server.public import Public
+from diffmark.server.public import Public, network
 from diffmark.server.public_routes import public_routes, well_known
 from diffmark.server.reference import add_reference
 from diffmark.server.resolver import resolver
@@ -82,10 +83,16 @@ def create_app(service: Service, public: Public | None = None) -> FastAPI:
         redoc_url=None,
     )
 
+    def slow_down(wait: float, what: str = "too many requests") -> None:
+        if wait:
+            raise HTTPException(429, what, {"Retry-After": str(int(wait) + 1)})
+
     def allowed(*roles: str) -> Callable[..., Token]:
         """A dependency: the caller's token, live, of one of these roles, within its rate."""
 
-        def check(authorization: Annotated[str, Header()] = "") -> Token:
+        def check(request: Request, authorization: Annotated[str, Header()] = "") -> Token:
+            asking = network(request.client.host if request.client else "unknown")
+            slow_down(service.addresses.wait(f"network {asking}"))
             kind, _, text = authorization.partition(" ")
             token = service.tokens.find(text) if kind.lower() == "bearer" else None
             if token is None:
@@ -94,9 +101,7 @@ def create_app(service: Service, public: Public | None = None) -> FastAPI:
                 raise HTTPException(
                     403, f"this needs the role {' or '.join(roles)}, the token has {token.role}"
                 )
-            wait = service.limiter.wait(token.id)
-            if wait:
-                raise HTTPException(429, "too many requests", {"Retry-After": str(int(wait) + 1)})
+            slow_down(service.limiter.wait(token.id))
             return token
 
         return check
@@ -201,7 +206,8 @@ def create_app(service: Service, public: Public | None = None) -> FastAPI:
         secret: Annotated[str | None, Form(description="Hex of a secret to look for.")] = None,
     ) -> list[Found]:
         """What each image carries."""
-        return [Found.of(found) for found in service.detect(_uploads(images), secret)]
+        answers = [Found.of(found) for found in service.detect(_uploads(images, token), secret)]
+        return answers if token.role == "auditor" else [coarse(answer) for answer in answers]
 
     @app.post("/v1/identify", tags=["images"])
     def identify(
@@ -214,7 +220,7 @@ def create_app(service: Service, public: Public | None = None) -> FastAPI:
         top: Annotated[int, Form(ge=1, le=100)] = 10,
     ) -> list[Answer]:
         """Whose key each image carries, among all keys of the registry."""
-        found = service.detect(_uploads(images))
+        found = service.detect(_uploads(images, token))
         registry = _registry(token)
         if together:
             return [Answer.of(registry.identify_together(found, top, reason=reason))]
@@ -228,7 +234,7 @@ def create_app(service: Service, public: Public | None = None) -> FastAPI:
         top: Annotated[int, Form(ge=1, le=100)] = 5,
     ) -> Examination:
         """All there is to say about one image: its bits, whose key it carries, where in it the mark is."""
-        (upload,) = _uploads([image])
+        (upload,) = _uploads([image], token)
         return service.examine(upload, token, reason, top)
 
     @app.post("/v1/generate", tags=["images"], response_class=Response)
@@ -304,8 +310,11 @@ def create_app(service: Service, public: Public | None = None) -> FastAPI:
     def _registry(token: Token) -> Registry:
         return service.registry_of(token.name)
 
-    def _uploads(files: list[UploadFile]) -> list[tuple[str, bytes]]:
-        """Names and contents; too many or too large ones are refused before they are decoded."""
+    def _uploads(files: list[UploadFile], token: Token | None = None) -> list[tuple[str, bytes]]:
+        """Names and contents; too many or too large ones are refused before they are decoded.
+
+        With a token they are questions, and go off its budget.
+        """
         if len(files) > service.limits.images:
             raise HTTPException(413, f"at most {service.limits.images} images a request, got {len(files)}")
         contents = [
@@ -313,6 +322,10 @@ def create_app(service: Service, public: Public | None = None) -> FastAPI:
         ]
         if sum(len(data) for _, data in contents) > service.limits.upload_bytes:
             raise HTTPException(413, f"at most {service.limits.upload_bytes:,} bytes a request")
+        if token is not None:
+            slow_down(
+                service.spend(token, len(contents)), "the token has asked about too many pictures today"
+            )
         return contents
 
     return app

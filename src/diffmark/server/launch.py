@@ -110,13 +110,14 @@ def build(options: Options) -> FastAPI:
     from diffmark.registry import Registry
     from diffmark.registry.operator_key import registry_ring
     from diffmark.server.app import create_app
+    from diffmark.server.oracle import addresses_of, pictures_of
     from diffmark.server.service import Service
     from diffmark.verdict import SigningKey
 
     signing = SigningKey.from_file(options.sign_key) if options.sign_key else None
     registry = Registry.open(options.url, actor=options.actor, index=True)
     try:
-        ring = registry_ring(registry, Path(options.key) if options.key else None)
+        ring = registry_ring(registry, options.key)
         if options.shared is None:
             print(ring, file=sys.stderr, flush=True)
         detector = open_detector(options.codec, options.vae, ring, fpr=options.fpr)
@@ -127,7 +128,10 @@ def build(options: Options) -> FastAPI:
         if options.shared is not None:
             from diffmark.server.shared_limits import SharedLimiter
 
-            service.limiter = SharedLimiter(limits, Path(options.shared), "tokens")
+            place = Path(options.shared)
+            service.limiter = SharedLimiter(limits, place, "tokens")
+            service.pictures = SharedLimiter(pictures_of(limits), place, "pictures")
+            service.addresses = SharedLimiter(addresses_of(limits), place, "addresses")
         service.painter = _painter(service, options.model)
         return create_app(service, _public(service, options) if options.public else None)
     except BaseException:

@@ -19,6 +19,9 @@ class Limits:
     seconds: float = 30.0  # until a request is given up
     per_minute: float = 120.0  # requests a token
     burst: int = 30
+    pictures_a_day: int = 20_000  # that a token may ask about
+    address_per_minute: float = 600.0  # requests of one network, with whatever tokens
+    address_burst: int = 120
     painting: int = 4  # requests to generate at a time, the one at work included
     painting_seconds: float = 120.0  # until a request to generate is given up
     public_per_minute: float = 12.0  # questions of one network to the public verifier

@@ -101,11 +101,13 @@ class Examination(BaseModel):
     """All there is to say about one image."""
 
     found: Found
-    margins: list[float] = Field(description="How sure each bit is; positive reads 1.")
+    margins: list[float] | None = Field(
+        description="How sure each bit is; positive reads 1. None unless an auditor asks."
+    )
     width: int
     height: int
     answer: Answer | None = Field(description="None if the token may not ask for names.")
-    evidence: Evidence | None = Field(description="None if no mark was found.")
+    evidence: Evidence | None = Field(description="None if no mark was found, or the caller is no auditor.")
 
     @classmethod
     def of(

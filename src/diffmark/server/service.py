@@ -21,6 +21,7 @@ from diffmark.secret import as_secrets
 from diffmark.server.lane import Lane
 from diffmark.server.limits import Limits, RateLimiter
 from diffmark.server.models import Examination, GenerateRequest
+from diffmark.server.oracle import Answers, addresses_of, coarse, pictures_of
 from diffmark.server.reading import Reading
 from diffmark.server.shared_limits import SharedLimiter
 from diffmark.server.tokens import Token, Tokens
@@ -68,6 +69,9 @@ class Service:
         self.reading = Reading(self.detector, self.capacity, self.threads)
         self.tokens = Tokens(self.registry.store.engine)
         self.limiter: RateLimiter | SharedLimiter = RateLimiter(self.limits)
+        self.pictures: RateLimiter | SharedLimiter = RateLimiter(pictures_of(self.limits))
+        self.addresses: RateLimiter | SharedLimiter = RateLimiter(addresses_of(self.limits))
+        self.answers = Answers()
         self.metrics = Metrics()
         self.mapping = Lane("maps", MAPS)
         self.painting = Lane("generation", self.limits.painting)
@@ -83,11 +87,22 @@ class Service:
             secrets = None if secret is None else as_secrets(secret, self.detector.length)
         except ValueError as error:
             raise ImageError(str(error)) from error
-        pictures = [self._read(upload) for upload in uploads]
-        found = self.reading.read(pictures, secrets, self.limits.seconds)
-        for one in found:
-            self.metrics.images.labels(one.verdict).inc()
-        return found
+        question = b"" if secrets is None else secrets.tobytes()
+        names = [Answers.name(data, question) for _, data in uploads]
+        found = {name: known for name in names if (known := self.answers.get(name)) is not None}
+        new = {name: upload for name, upload in zip(names, uploads, strict=True) if name not in found}
+        pictures = [self._read(upload) for upload in new.values()]
+        read = self.reading.read(pictures, secrets, self.limits.seconds) if new else []
+        for name, one in zip(new, read, strict=True):
+            self.answers.put(name, one)
+            found[name] = one
+        for name in names:
+            self.metrics.images.labels(found[name].verdict).inc()
+        return [replace(found[name], source=source) for name, (source, _) in zip(names, uploads, strict=True)]
+
+    def spend(self, token: Token, pictures: int) -> float:
+        """Take pictures out of a token's budget: 0, or the seconds until there is room again."""
+        return max(self.pictures.wait(f"pictures {token.id}") for _ in range(pictures))
 
     def _read(self, upload: tuple[str, bytes]) -> Picture:
         name, data = upload
@@ -99,19 +114,21 @@ class Service:
     def examine(self, upload: tuple[str, bytes], token: Token, reason: str, top: int) -> Examination:
         """Detection, identification if the token's role may, and the evidence map if there is a mark."""
         picture = self._read(upload)
-        (found,) = self.reading.read([picture], None, self.limits.seconds)
+        (found,) = self.detect([upload])
         answer = None
         if token.role == "auditor":
             answer = self.registry_of(token.name).identify(found, top, reason=reason)
             if answer.verdict:  # one verdict: who is named says that there is a mark
                 key = answer.candidates[0].key
                 found = replace(found, verdict="marked", matched_secret=key)
-        self.metrics.images.labels(found.verdict).inc()
         evidence = None
-        if found.marked:
+        if found.marked and token.role == "auditor":
             draw = self.detector.evidence_map
             evidence = self.mapping.run(lambda: draw(picture, found), self.limits.seconds)
-        return Examination.of(found, picture.image.size, answer, evidence)
+        seen = Examination.of(found, picture.image.size, answer, evidence)
+        if token.role == "auditor":
+            return seen
+        return seen.model_copy(update={"found": coarse(seen.found), "margins": None})
 
     def embed(
         self, upload: tuple[str, bytes], secret: str, quality: float | None, strength: float = 1.0

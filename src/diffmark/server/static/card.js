@@ -89,6 +89,10 @@ function showCandidates(card, candidates) {
 }
 
 function showBits(card, { margins, answer, found }) {
+  if (!margins) { // they are for auditors
+    card.querySelector(".bits-title").textContent = "The bits that were read are shown to auditors";
+    return;
+  }
   const nearest = answer?.candidates[0];
   const key = nearest?.key ? bitsOf(nearest.key) : null; // only of an account that is named
   const wrong = [];
@@ -107,7 +111,7 @@ function showBits(card, { margins, answer, found }) {
 
 function showFacts(card, entry, result) {
   card.querySelector(".facts").replaceChildren(...factList([
-    ["Bits as hex", result.found.secret, "code"],
+    ["Bits as hex", result.found.secret || "shown to auditors", "code"],
     ["Size", `${result.width} × ${result.height} pixels`, "code"],
     ...fileFacts(entry),
   ]));
