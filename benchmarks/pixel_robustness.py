@@ -351,18 +351,15 @@ def visibility(cover: Image.Image, marked: Image.Image) -> dict[str, float]:
 
 
 def tasks_of(count: int, few: int) -> list[Task]:
-    """In rounds of pictures, so that a run that is stopped has some of every method; WAVES for all comes last."""
-    each, found = -(-count // few), []
-    for number in range(few):
-        found += [Task("pixel", other) for other in range(number * each, min(count, (number + 1) * each))]
-        found += [Task(name, number) for name in RIVALS]
+    """The pixel layer's figures first, then what is measured on few pictures, and WAVES for all last."""
+    found = [Task("pixel", number) for number in range(count)]
     for number in range(few):
         found += [Task("pixel", number, size, "sizes") for size in (256, 2048)]
         found += [Task("pixel", number, SIDE, "curve", quality) for quality in QUALITIES]
         found.append(Task("pixel", number, SIDE, "waves"))
+    found += [Task(name, number) for number in range(few) for name in RIVALS]
     found += [Task(name, number, SIDE, "waves") for number in range(few) for name in RIVALS]
-    found += [Task("pixel", number, SIDE, "waves") for number in range(few, count)]
-    return found
+    return found + [Task("pixel", number, SIDE, "waves") for number in range(few, count)]
 
 
 # --- tables ------------------------------------------------------------------------------------------------
@@ -382,7 +379,7 @@ def group_name(row: Row) -> str:
     return row["method"] if row["size"] == SIDE else f"{row['method']}, {row['size']} px"
 
 
-def _place(group: tuple[str, list[Row]]) -> tuple[int, str]:
+def _place(group: tuple[str, Any]) -> tuple[int, str]:
     order = ["pixel", *RIVALS, *RETIRED]
     return (order.index(group[0]) if group[0] in order else len(order)), group[0]
 
@@ -499,13 +496,28 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
 
 def write(run: Run, seed: int, out: Path, docs: list[Path]) -> None:
     """The results of the rows that are there, and the tables of pages."""
-    rows = run.rows()
-    found = summary(rows)
+    found = summary(run.rows())
+    kept, of = earlier_results(out, found)
+    found = dict(sorted({**found, **kept}.items(), key=_place))
     head = {"command": command_line(), "seed": seed, "versions": versions(), "revision": run.revision}
+    head["earlier"] = {"methods": list(kept), "revision": of}
     config = {"fpr": FPR, "pixel_code": run.code, "folders": run_folders(run)}
     out.write_text(json.dumps({**head, "config": config, "results": found}, indent=1) + "\n")
     for page in docs:
         pictures.fill(page, tables(found))
+
+
+def earlier_results(out: Path, found: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Rivals and retired codecs that an earlier run measured and this one did not, and that run's revision."""
+    if not out.exists():
+        return {}, None
+    before = json.loads(out.read_text())
+    kept = {
+        name: before["results"][name]
+        for name in (*RIVALS, *RETIRED)
+        if name in before["results"] and name not in found
+    }
+    return kept, before.get("earlier", {}).get("revision") or before["revision"]
 
 
 def run_folders(run: Run) -> list[str]:

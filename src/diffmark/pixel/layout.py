@@ -67,16 +67,22 @@ class Layout:
             for band in self.config.bands
         )
 
-    def scores(self, frame: NDArray[np.float32], present: Plane | None = None) -> NDArray[np.float64]:
-        """Scores of every band and bit of a frame (3, 512, 512), (K, L)."""
-        luma = self.luma_scores(frame[0], present)
+    def scores(
+        self, frame: NDArray[np.float32], present: Plane | None = None, white: Plane | None = None
+    ) -> NDArray[np.float64]:
+        """Scores of every band and bit of a frame (3, 512, 512), (K, L); `white` is its whitened luma, if known."""
+        luma = self.white_scores(whiten(frame[0], present) if white is None else white)
         transforms = [forward(_centred(plane, present)) for plane in frame[1:]]
         chroma = [band.scores(transforms[band.plane - 1]) for band in self.bands if band.plane]
         return np.concatenate([luma, chroma])
 
     def luma_scores(self, luma: Plane, present: Plane | None = None) -> NDArray[np.float64]:
         """Scores of the luma bands alone."""
-        transform = forward(whiten(luma, present))
+        return self.white_scores(whiten(luma, present))
+
+    def white_scores(self, white: Plane) -> NDArray[np.float64]:
+        """Scores of the luma bands of a whitened frame."""
+        transform = forward(white)
         return np.stack([band.scores(transform) for band in self.bands if not band.plane])
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from scipy.fft import dctn, idctn
-from scipy.ndimage import uniform_filter
 
 from diffmark.pixel.keys import OperatorKey
 
@@ -41,8 +40,45 @@ TO_PLANES = np.array(
 
 
 def box(values: Plane, size: int = WINDOW) -> Plane:
-    """Mean over a square window, the picture mirrored at its edges."""
-    return uniform_filter(values, size, mode="reflect")
+    """Mean over a square window of odd size, the picture mirrored at its edges."""
+    height, width = values.shape
+    sums = _sums(_sums(_mirrored(values, size // 2), size, width, 1), size, height, 0)
+    return sums * np.float32(1 / size**2)
+
+
+def _mirrored(values: Plane, border: int) -> Plane:
+    """The picture with a border that repeats it backwards."""
+    if border >= min(values.shape):  # more than once
+        return np.pad(values, border, mode="symmetric")
+    height, width = values.shape
+    found = np.empty((height + 2 * border, width + 2 * border), values.dtype)
+    rows, columns = slice(border, border + height), slice(border, border + width)
+    found[rows, columns] = values
+    found[rows, :border] = values[:, :border][:, ::-1]
+    found[rows, border + width :] = values[:, width - border :][:, ::-1]
+    found[:border] = found[border : 2 * border][::-1]
+    found[border + height :] = found[height : height + border][::-1]
+    return found
+
+
+def _sums(values: Plane, size: int, count: int, axis: int) -> Plane:
+    """`count` sums of `size` neighbours along an axis: sums of 1, 2, 4, ... that the digits of `size` call for."""
+
+    def part(plane: Plane, start: int, stop: int) -> Plane:
+        return plane[:, start:stop] if axis else plane[start:stop]
+
+    total, power, start, step = None, values, 0, 1
+    while True:
+        if size & step:
+            piece = part(power, start, start + count)
+            total = piece if total is None else total + piece
+            start += step
+        if 2 * step > size:
+            assert total is not None
+            return total
+        length = power.shape[axis] - step
+        power = part(power, 0, length) + part(power, step, step + length)
+        step *= 2
 
 
 def whiten(luma: Plane, present: Plane | None = None) -> Plane:

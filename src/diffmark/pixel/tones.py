@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import rfft2
 
 from diffmark.pixel.keys import OperatorKey
 from diffmark.pixel.spectrum import FRAME, Plane
@@ -20,6 +21,7 @@ from diffmark.pixel.spectrum import FRAME, Plane
 COUNT = 24
 LOW, HIGH = 56.0, 112.0  # cycles a frame
 APART = 3.0  # the least distance of two tones, in cycles
+NEIGHBOURS = ((2, 0), (-2, 0), (0, 2), (0, -2), (2, 2), (-2, -2), (2, -2), (-2, 2))  # cycles from a tone
 STEPS = 64  # frequencies are multiples of 1 / STEPS cycles
 
 
@@ -50,28 +52,37 @@ class Tones:
         """(COUNT,), radians, uniform."""
         return self.key.numbers("tone phases", COUNT) / 2**32 * 2 * np.pi
 
-    def responses(
-        self, white: Plane, frequencies: NDArray[np.float64], scale: float = FRAME
-    ) -> NDArray[np.complex128]:
-        """sum over pixels of w(x, y) exp(-2 pi i (fx x + fy y) / scale), x and y from the centre, (T,)."""
-        height, width = white.shape
-        y = (np.arange(height) - (height - 1) / 2) / scale
-        x = (np.arange(width) - (width - 1) / 2) / scale
-        angles = 2 * np.pi * np.outer(frequencies[:, 1], y)
-        parts = np.concatenate([np.cos(angles), -np.sin(angles)]).astype(np.float32) @ white  # (2 T, width)
-        rows = parts[: len(frequencies)] + 1j * parts[len(frequencies) :]
-        return (rows * np.exp(-2j * np.pi * np.outer(frequencies[:, 0], x))).sum(axis=1)
+    @cached_property
+    def _columns(self) -> NDArray[np.float64]:
+        """Phases of kx x over the columns of the frame, x from 0 to 1, (COUNT, 512)."""
+        return 2 * np.pi * np.outer(self.frequencies[:, 0], (np.arange(FRAME) + 0.5) / FRAME)
+
+    @cached_property
+    def _rows(self) -> NDArray[np.float64]:
+        """Phases of ky y and the tone's own over the rows, (COUNT, 512)."""
+        return (
+            2 * np.pi * np.outer(self.frequencies[:, 1], (np.arange(FRAME) + 0.5) / FRAME)
+            + self.phases[:, None]
+        )
+
+    def responses(self, white: Plane) -> NDArray[np.float64]:
+        """sum over the pixels of a frame of w(x, y) cos(2 pi k_t . (x, y) + phase_t), (COUNT,)."""
+        rows = np.concatenate([np.cos(self._rows), np.sin(self._rows)]).astype(np.float32) @ white
+        cos, sin = rows[: len(self.phases)], rows[len(self.phases) :]
+        return (cos * np.cos(self._columns) - sin * np.sin(self._columns)).sum(axis=1)
 
     def level(self, white: Plane) -> NDArray[np.float64]:
-        """Root mean power of a whitened frame next to each tone's frequency: what the tone has to stand out of."""
-        offsets = ((2, 0), (-2, 0), (0, 2), (0, -2), (2, 2), (-2, 2))
-        power = [np.abs(self.responses(white, self.frequencies + offset)) ** 2 for offset in offsets]
-        return np.sqrt(np.mean(power, axis=0))
+        """Root mean power of a whitened frame around each tone's frequency: what the tone has to stand out of."""
+        spectrum = rfft2(white)
+        power = spectrum.real**2 + spectrum.imag**2
+        kx, ky = np.rint(self.frequencies).astype(int).T
+        flip = np.where(kx < 0, -1, 1)  # the other half of the spectrum says the same
+        around = [power[(flip * ky + y) % FRAME, flip * kx + x] for x, y in NEIGHBOURS]
+        return np.sqrt(np.mean(around, axis=0))
 
-    def waves(self, amplitudes: NDArray[np.float64], size: int = FRAME) -> Plane:
+    def waves(self, amplitudes: NDArray[np.float64]) -> Plane:
         """sum_t amplitude_t cos(2 pi k_t . (x, y) + phase_t), x and y from 0 to 1 over the frame."""
-        c = (np.arange(size) + 0.5) / size
-        columns = np.exp(2j * np.pi * np.outer(self.frequencies[:, 0], c))
-        rows = np.exp(2j * np.pi * np.outer(self.frequencies[:, 1], c))
-        rows *= (amplitudes * np.exp(1j * self.phases))[:, None]
-        return (rows.T @ columns).real.astype(np.float32)
+        amplitude = amplitudes[:, None]
+        rows = np.concatenate([amplitude * np.cos(self._rows), -amplitude * np.sin(self._rows)])
+        columns = np.concatenate([np.cos(self._columns), np.sin(self._columns)])
+        return rows.T.astype(np.float32) @ columns.astype(np.float32)

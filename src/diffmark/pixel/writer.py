@@ -2,17 +2,16 @@
 
 The residual that is added to a picture is, in luma,
 
-    r = mask * (gain * sum_k w_k sum_b a_b sigma_b P_kb + sum_t c_t tone_t),
+    r = mask * (gain * sum_k w_k sum_b a_kb sigma_b P_kb + sum_t c_t tone_t),
 
 with P_kb the pattern of bit b in band k, sigma_b = +-1 the bit, w_k the density of the mark in band k, and a mask
-of local activity; chroma bands have no mask. The tones' amplitudes c_t are fitted so that each stands out of the
-marked picture. The gain is fitted to the picture as it may arrive, after a harsh JPEG, within two bounds of
-visibility. The amplitudes a_b are 1, and more for bits that the picture speaks against.
+of local activity; chroma bands have no mask. Amplitudes a_kb, tones c_t and the gain are fitted to copies of the
+picture as it may arrive (`arrivals`, `fitting`), within two bounds of visibility that are met at full size and at
+512 pixels.
 """
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import dataclass
 
@@ -21,25 +20,35 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from scipy.ndimage import minimum_filter
 
-from diffmark.pixel.layout import Layout, gains, to_frame
-from diffmark.pixel.spectrum import FRAME, Box, Plane, box, inverse, planes, resample, whiten
+from diffmark.pixel.arrivals import BLURRED, COPIES, arrive
+from diffmark.pixel.fitting import (
+    LOSS_POWER,
+    TARGETS,
+    TONE_SCORES,
+    WEIGHTS,
+    Constellation,
+    evened,
+    next_chroma,
+    next_gain,
+)
+from diffmark.pixel.layout import Layout, to_frame
+from diffmark.pixel.spectrum import FRAME, Box, Plane, box, inverse, planes, resample
 from diffmark.pixel.visibility import Visibility
 from diffmark.secret import Bits
 
 Residual = NDArray[np.float32]  # (3, 512, 512): luma, blue, red chroma, in levels of 0 ... 255
 
-MIN_QUALITY, MAX_QUALITY = 80.0, 90.0  # SSIMULACRA2: no worse, and no better than a mark that is easy to read
-ARRIVAL_JPEG = 10  # quality of the JPEG that the picture may arrive as
-ARRIVAL_SCORE = 1.25  # mean score of the bits that is asked for after it
+MIN_QUALITY, MAX_QUALITY = 79.0, 90.0  # SSIMULACRA2: no worse, and no better than a mark that is easy to read
+LARGE_MIN_QUALITY = 87.0  # of pictures that are larger than WORK_SIDE: they have more to read
+ROUNDS = 3
 LUMA_RMS = 1.6  # levels, at gain 1
 CHROMA_RMS = 0.5
-LEAST_SCORE = 1.5  # of every bit in the marked picture as it is, in standard deviations
-MIN_GAIN, MAX_GAIN = 0.1, 5.0
-MARGIN = 0.5  # of quality, for what the last round changes
-LOSS_POWER = 1.2  # 100 - SSIMULACRA2 grows with this power of the gain
-ROUNDS = 3
-TONE_SCORE = 4.4  # of every tone, in root mean powers of what lies around it
-MAX_TONE = 1.1  # rms of the tones over that of the bits
+# What a coefficient gets, to begin with, and the loss of quality for each unit of its energy, by cycles a frame of
+# 512 pixels or, in a smaller picture, by as many cycles a pixel. The lower luma is, the more it is seen and the
+# less of it arrives; only chroma is left by a blur.
+CYCLES = (36.0, 54.0, 76.0, 100.0, 124.0)
+DENSITY = (0.3, 0.6, 1.0, 1.1, 1.3)
+COST = (1.04, 0.59, 0.38, 0.28, 0.19)
 MASK_POWER, MASK_FLOOR, MASK_WINDOW = 0.7, 1.5, 9
 HIGHEST = 0.46  # cycles a pixel that a mark is written at
 WORK_SIDE = 768  # pixels a side of the copy that a large picture is fitted on
@@ -71,91 +80,72 @@ class Writer:
         if quality is not None and not 0 <= quality <= 100:
             raise ValueError(f"a quality is an SSIMULACRA2 score of 0 ... 100, got {quality}")
         self.layout = layout
-        self.worst, self.best = (MIN_QUALITY, MAX_QUALITY) if quality is None else (quality, quality)
+        self.quality = quality
+        self._weights = np.array([WEIGHTS.get(name, 1.0) for name in COPIES])
+        self._planes = np.array([band.plane for band in layout.bands])
 
     def fit(self, image: Image.Image, secret: Bits) -> Fit:
         """The residual of a secret (L,) for an RGB image."""
         work = _within(image, WORK_SIDE)
-        frame = to_frame(planes(work))
-        mask = masking(frame[0])
+        luma = to_frame(planes(work))[0]
+        mask = masking(luma)
         signs = 2 * secret.astype(np.float64) - 1
-        amplitudes = np.ones(len(signs))
-        bits = self._bits(signs, mask, min(image.size))
+        amplitudes = np.ones((len(self.layout.bands), len(signs)))
+        tones = Constellation(self.layout.tones, mask)
         parts = [Part.of(image, place) for place in _places(image)]
-        gain, quality = 1.0, 100.0
-        residual = np.zeros_like(bits)
+        least = MIN_QUALITY if max(image.size) <= WORK_SIDE else LARGE_MIN_QUALITY
+        worst, best = (least, MAX_QUALITY) if self.quality is None else (self.quality, self.quality)
+        density, costs = self._densities(min(image.size))
+        gain, chroma = 1.0, 1.0
         for last in range(ROUNDS, -1, -1):
-            residual = gain * bits
-            residual[0] += self._tones(frame[0], residual[0], mask)
+            residual = gain * self._bits(signs * amplitudes, density, chroma, mask)
+            residual[0] += tones.waves(residual[0])
             quality = min(part.quality(residual) for part in parts)
             if last:
-                gain = self._next_gain(gain, 100 - quality, self._arrival_score(work, residual, signs))
-                amplitudes += self._missing(to_frame(planes(add(work, residual))), signs)
-                bits = self._bits(signs * amplitudes, mask, min(image.size))
+                marked = add(work, residual)
+                found = {name: arrive(copy, marked, self.layout) for name, copy in COPIES.items()}
+                scores = np.stack([copy.scores * signs for copy in found.values()])
+                amplitudes = evened(amplitudes, scores, self._weights, costs, self._planes)
+                reached = dict(zip(found, scores.sum(axis=1).mean(axis=1), strict=True))
+                wanted = max(score / max(reached[name], 0.1) for name, score in TARGETS.items())
+                before, gain = gain, next_gain(gain, 100 - quality, wanted, worst, best)
+                chroma = next_chroma(chroma * before / gain, reached[BLURRED])
+                tones.fit({name: found[name].white for name in TONE_SCORES})
+        for _ in range(ROUNDS):
+            if quality >= worst or not residual.any():
+                break
+            residual *= ((100 - worst) / (100 - quality)) ** (1 / LOSS_POWER) * 0.99
+            quality = min(part.quality(residual) for part in parts)
         return Fit(residual, quality)
 
-    def _bits(self, signs: NDArray[np.float64], mask: Plane, side: int) -> Residual:
-        """The mark of all bands for signed amplitudes (L,), without bands that `side` pixels cannot hold."""
+    def _densities(self, side: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Density of each band, without those that `side` pixels cannot hold, and what its energy costs, (K,)."""
+        bands = self.layout.bands
+        held = [np.clip((HIGHEST * side - band.low) / (band.high - band.low), 0.0, 1.0) for band in bands]
+        cycles = [(band.low + band.high) / 2 * max(1.0, FRAME / side) for band in bands]
+        luma = self._planes == 0
+        density = np.where(luma, np.interp(cycles, CYCLES, DENSITY), 1.0) * held
+        counts = [len(band.index) for band in bands]
+        return density, np.interp(cycles, CYCLES, COST) * np.maximum(density, 0.05) ** 2 * counts
+
+    def _bits(
+        self, signed: NDArray[np.float64], density: NDArray[np.float64], chroma: float, mask: Plane
+    ) -> Residual:
+        """The mark of all bands for signed amplitudes (K, L)."""
         luma = np.zeros(FRAME * FRAME, np.float32)
         residual = np.zeros((3, FRAME, FRAME), np.float32)
         energy = 0.0
-        for band in self.layout.bands:
-            weight = min(1.0, max(0.0, (HIGHEST * side - band.low) / (band.high - band.low)))
+        for band, weight, values in zip(self.layout.bands, density, signed, strict=True):
             if band.plane:
-                rms = weight * CHROMA_RMS
-                residual[band.plane] += inverse(band.pattern(signs)) * (
+                rms = chroma * weight * CHROMA_RMS
+                residual[band.plane] += inverse(band.pattern(values)) * (
                     rms * FRAME / math.sqrt(len(band.index))
                 )
             else:
-                luma += weight * band.pattern(signs)
+                luma += np.float32(weight) * band.pattern(values)
                 energy += weight**2 * len(band.index)
         residual[0] = inverse(luma) * mask * (LUMA_RMS * FRAME / math.sqrt(max(energy, 1.0)))
         return residual
-
-    def _tones(self, luma: Plane, bits: Plane, mask: Plane) -> Plane:
-        """Tones that stand out of the marked luma, each by TONE_SCORE, unless the picture would need too much."""
-        tones = self.layout.tones
-        turn = np.exp(-1j * (tones.phases + np.pi * tones.frequencies.sum(axis=1)))
-        host = whiten(luma + bits)
-        wanted = TONE_SCORE * tones.level(host)
-        plain = (tones.responses(host, tones.frequencies) * turn).real
-        amplitude = np.full(len(turn), 0.2)
-        for _ in range(2):
-            got = (
-                tones.responses(whiten(luma + bits + tones.waves(amplitude) * mask), tones.frequencies) * turn
-            ).real
-            slope = max(float(np.mean(got - plain)) / float(amplitude.mean()), 1e-6)
-            amplitude = np.clip(amplitude + (wanted - got) / slope, 0.0, 4.0) + 1e-3
-        waves = tones.waves(amplitude) * mask
-        return waves * min(1.0, MAX_TONE * float(bits.std()) / max(float(waves.std()), 1e-9))
-
-    def _missing(self, frame: NDArray[np.float32], signs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How much more amplitude each bit needs to be read with LEAST_SCORE from the marked frame, (L,)."""
-        scores = self._scores(frame) * signs
-        return np.maximum(LEAST_SCORE - scores, 0) / max(float(scores.mean()), 1.0)
-
-    def _scores(self, frame: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Scores of all bands together, standard normal where there is no mark, (L,)."""
-        scores = self.layout.scores(frame)
-        weights = gains(scores)
-        return weights @ scores / np.linalg.norm(weights)
-
-    def _arrival_score(self, work: Image.Image, residual: Residual, signs: NDArray[np.float64]) -> float:
-        """Mean score of the bits, all bands together, after the picture went through a harsh JPEG."""
-        buffer = io.BytesIO()
-        add(work, residual).save(buffer, "JPEG", quality=ARRIVAL_JPEG)
-        with Image.open(buffer) as arrived:
-            return float(np.mean(self._scores(to_frame(planes(arrived.convert("RGB")))) * signs))
-
-    def _next_gain(self, gain: float, loss: float, score: float) -> float:
-        """The gain that reaches ARRIVAL_SCORE, within the bounds of quality."""
-
-        def at(quality: float) -> float:
-            return gain * (max(100 - quality, 1e-3) / max(loss, 0.1)) ** (1 / LOSS_POWER)
-
-        wanted = gain * (ARRIVAL_SCORE / max(score, 0.1)) ** 0.8
-        wanted = min(max(wanted, at(self.best)), at(min(self.worst + MARGIN, 100)))
-        return float(np.clip(wanted, MIN_GAIN, MAX_GAIN))
 
 
 Place = tuple[int, int, int, int]  # left, top, right, bottom in an image
