@@ -22,6 +22,9 @@ from diffmark.secret import from_hex, random_secrets, to_hex
 
 ROOT = Path(__file__).parents[1]
 
+# Codecs without training write what they cannot read back.
+pytestmark = pytest.mark.filterwarnings("ignore:the generation layer:diffmark.pixel.codec.MarkWarning")
+
 
 @pytest.fixture
 def run(capsys, monkeypatch):
@@ -95,7 +98,7 @@ def test_a_model_without_a_latent_codec_is_marked_in_pixels(run, tmp_path, model
     with Image.open(out / "00000.png") as image:
         assert image.size == (64, 64)
     code, _, said = run("generate", "a hill", *shared, "--layers", "generation")
-    assert (code, "the codec is for the family 'vista'" in said) == (2, True)
+    assert (code, "no codec ships for the latents of" in said) == (2, True)
     code, _, said = run("generate", "a hill", *shared, "--injection", "late")
     assert (code, "--injection is for a latent codec" in said) == (2, True)
     assert len(list(out.glob("*.png"))) == 1

@@ -2,7 +2,7 @@
 
 marked = diffmark.embed("photo.jpg", secret)       # any image: the pixel layer
 detection = diffmark.detect(marked.image, secret)  # bits, p-value, verdict
-with diffmark.watermark(pipe, codec, secret):      # a diffusers pipeline: both layers
+with diffmark.watermark(pipe, secret):             # a diffusers pipeline, both layers where a codec ships
     image = pipe(prompt).images[0]
 """
 
@@ -23,12 +23,13 @@ _HOME = {
     "OperatorKey": "pixel.keys",
     "PayloadScheme": "payload.scheme",
     "PixelCodec": "pixel.codec",
-    "WatermarkCallback": "mark.context",
+    "WatermarkCallback": "mark.steps",
     "detect": "api",
     "embed": "api",
     "open_detector": "detection.joint",
     "random_secrets": "secret",
     "watermark": "mark.context",
+    "watermark_vae": "mark.decoding",
 }
 __all__ = list(_HOME)
 
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from diffmark.detection.latent import Detector
     from diffmark.latent.codec import Codec, CodecConfig
     from diffmark.latent.injection import Injection
-    from diffmark.mark.context import WatermarkCallback, watermark
+    from diffmark.mark.context import watermark
+    from diffmark.mark.decoding import watermark_vae
+    from diffmark.mark.steps import WatermarkCallback
     from diffmark.payload.scheme import PayloadScheme
     from diffmark.pixel.codec import PixelCodec
     from diffmark.pixel.keys import OperatorKey

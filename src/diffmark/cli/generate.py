@@ -45,8 +45,8 @@ def generate(
     codec: Annotated[
         str | None,
         typer.Option(
-            help="Latent codec: name, folder, or hub id. By default vista for models of its family; others are "
-            "marked in the pixel layer alone."
+            help="Latent codec: name, folder, or hub id. By default the one that ships for the model's latent "
+            "space; where there is none, the pixel layer marks alone."
         ),
     ] = None,
     secret: SecretOption = "random",
@@ -77,10 +77,9 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
 ) -> None:
     """Generate images that carry a secret."""
-    from diffmark.detection.joint import LATENT
     from diffmark.keys.ring import as_ring
     from diffmark.latent.codec import Codec
-    from diffmark.latent.vae import fits
+    from diffmark.latent.vae import check_family, codec_for
     from diffmark.mark.generation import ImageSpec, Sampling, generate_into
     from diffmark.mark.loading import default_guidance, default_steps, load_pipeline
     from diffmark.pixel.codec import PixelCodec
@@ -91,15 +90,25 @@ def generate(
     if codec is not None and layers is Layers.pixel:
         raise typer.BadParameter("the pixel layer alone needs no latent codec: leave out --codec or --layers")
     pixel = PixelCodec() if layers is not Layers.generation else None
-    loaded = Codec.from_pretrained(codec or LATENT) if layers is not Layers.pixel else None
+    loaded = Codec.from_pretrained(codec) if codec else None
     length = loaded.config.length if loaded else PixelCodec().length
     scheme = read_scheme(payload_key, payload_bits, length)
     check_choice(secret, principal, scheme, account)
     pipe = load_pipeline(model, device)
     pipe.set_progress_bar_config(disable=True)
-    if loaded and codec is None and pixel and not fits(loaded.config, pipe.vae):
-        typer.echo(f"no latent codec for {model}: its images are marked in the pixel layer alone", err=True)
-        layers, loaded = Layers.pixel, None
+    if loaded is not None:
+        check_family(loaded.config, pipe.vae)
+    elif layers is not Layers.pixel:
+        codec = codec_for(getattr(pipe, "vae", None))
+        loaded = Codec.from_pretrained(codec) if codec else None
+        if loaded is None and layers is Layers.generation:
+            raise ValueError(f"no codec ships for the latents of {model}: give --codec, or --layers pixel")
+        if loaded is None:
+            typer.echo(
+                f"no codec ships for the latents of {model}: its images are marked in the pixel layer alone",
+                err=True,
+            )
+            layers = Layers.pixel
     if injection and loaded is None:
         raise typer.BadParameter("--injection is for a latent codec: give --codec")
     sampling = Sampling(
@@ -110,7 +119,7 @@ def generate(
     )
     made_by = {"model": model, "layers": layers.value}
     if loaded is not None:
-        made_by["codec"] = codec or LATENT
+        made_by["codec"] = codec or ""
     with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:
         ring = ring_for(keys, key)
         made_by["key_id"] = ring.current.id

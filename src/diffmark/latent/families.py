@@ -14,11 +14,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Family:
-    """What identifies a family's own autoencoder: its scaling factor, or its class."""
+    """A latent space: who shares it, what its own autoencoder looks like, and where its models are."""
 
-    scaling_factor: float | None = None
-    vae_class: str | None = None
-    package: str | None = None  # where its models are
+    name: str
+    members: str
+    vae_classes: tuple[str, ...] = ("AutoencoderKL",)
+    channels: int | None = None
+    scaling_factor: float | None = None  # None: the class says enough
+    package: str | None = None
 
     def models(self) -> Any:
         """The package of its models."""
@@ -27,13 +30,21 @@ class Family:
         return importlib.import_module(self.package)
 
 
-FAMILIES = {
-    "sd": Family(0.18215),
-    "sdxl": Family(0.13025),
-    "sd3": Family(1.5305),
-    "flux": Family(0.3611),
-    "vista": Family(vae_class="PatchAutoencoder", package="diffmark.vista"),
-}
+_KNOWN = (
+    Family("sd", "SD 1.x and 2.x, LCM, PixArt-alpha", channels=4, scaling_factor=0.18215),
+    Family("sdxl", "SDXL, PixArt-Sigma, AuraFlow, HunyuanDiT, Kolors", channels=4, scaling_factor=0.13025),
+    Family("sd3", "SD3, SD3.5", channels=16, scaling_factor=1.5305),
+    Family("flux", "FLUX.1, Chroma, HiDream, Lumina 2, Z-Image", channels=16, scaling_factor=0.3611),
+    Family("flux2", "FLUX.2, ERNIE-Image, Ideogram 4", ("AutoencoderKLFlux2",)),
+    Family(
+        "wan21", "Qwen-Image, Krea 2, Wan 2.1", ("AutoencoderKLQwenImage", "AutoencoderKLWan"), channels=16
+    ),
+    Family("wan22", "Wan 2.2 5B", ("AutoencoderKLWan",), channels=48),
+    Family("dc-ae", "Sana", ("AutoencoderDC",), channels=32),
+    Family("ltx", "LTX-Video", ("AutoencoderKLLTXVideo",)),
+    Family("vista", "Vista and its siblings", ("PatchAutoencoder",), package="diffmark.vista"),
+)
+FAMILIES = {family.name: family for family in _KNOWN}
 
 
 def family_of(model: str) -> Family | None:

@@ -13,6 +13,15 @@ from torch import Tensor, nn
 
 from diffmark.latent.codec import CodecConfig
 from diffmark.latent.families import FAMILIES
+from diffmark.latent.files import bundled_codecs
+from diffmark.latent.spaces import (
+    has_frames,
+    latent_channels,
+    pixels_per_latent,
+    scaled,
+    unscaled,
+    vae_family,
+)
 
 
 class FamilyError(ValueError):
@@ -21,17 +30,20 @@ class FamilyError(ValueError):
 
 def encode(vae: Any, pixels: Tensor) -> Tensor:
     """Pixels in [-1, 1], (B, 3, H, W) -> diffusion-scaled latents (B, C, h, w); the mode, never a sample."""
-    config = vae.config
-    output = vae.encode(pixels.to(_dtype(vae)))
-    latents = output.latent_dist.mode() if hasattr(output, "latent_dist") else output.latents
-    return (latents - (getattr(config, "shift_factor", None) or 0.0)) * config.scaling_factor
+    pixels = pixels.to(_dtype(vae))
+    output = vae.encode(pixels[:, :, None] if has_frames(vae) else pixels)
+    if hasattr(output, "latent_dist"):
+        latents = output.latent_dist.mode()
+    else:
+        latents = output.latent if hasattr(output, "latent") else output.latents
+    return scaled(vae, latents[:, :, 0] if latents.ndim == 5 else latents)
 
 
 def decode(vae: Any, latents: Tensor) -> Tensor:
     """Diffusion-scaled latents (B, C, h, w) -> pixels (B, 3, H, W), nominally in [-1, 1], not clamped."""
-    config = vae.config
-    latents = latents.to(_dtype(vae)) / config.scaling_factor + (getattr(config, "shift_factor", None) or 0.0)
-    return vae.decode(latents).sample
+    raw = unscaled(vae, latents.to(_dtype(vae)))
+    pixels = vae.decode(raw[:, :, None] if has_frames(vae) else raw).sample
+    return pixels[:, :, 0] if pixels.ndim == 5 else pixels
 
 
 @contextmanager
@@ -54,15 +66,15 @@ def upcast(vae: Any) -> Iterator[None]:
 
 def check_family(codec: CodecConfig, vae: nn.Module) -> None:
     """Raise if the codec was not made for this autoencoder's latents; without a family only shapes are checked."""
-    config: Any = vae.config
-    if config.latent_channels != codec.channels:
+    channels, factor = latent_channels(vae), pixels_per_latent(vae)
+    if channels != codec.channels:
         raise FamilyError(
-            f"the codec is for latents of {codec.channels} channels, the vae has {config.latent_channels}"
+            f"the codec is for latents of {codec.channels} channels, the vae has {channels}{_right(vae)}"
         )
-    factor = _downsampling(config)
     if factor != codec.pixels_per_latent:
         raise FamilyError(
             f"the codec is for {codec.pixels_per_latent} pixels a latent, the vae reduces {factor} times"
+            f"{_right(vae)}"
         )
     if codec.family is None:
         return
@@ -70,19 +82,33 @@ def check_family(codec: CodecConfig, vae: nn.Module) -> None:
         raise FamilyError(
             f"unknown family {codec.family!r}: there are {', '.join(FAMILIES)}, or none for your own"
         )
-    space = FAMILIES[codec.family]
-    # A scaling factor of 1 tells nothing: tiny autoencoders give scaled latents of any family.
-    known = space.scaling_factor
-    if known and config.scaling_factor != 1 and abs(config.scaling_factor / known - 1) > 1e-3:
+    own, wanted = vae_family(vae), FAMILIES[codec.family]
+    if own is not None and own.name != codec.family:
         raise FamilyError(
-            f"the codec is for the family {codec.family!r} (scaling factor {known}), "
-            f"the vae's scaling factor is {config.scaling_factor}"
+            f"the codec is for the family {codec.family!r}, the vae is of {own.name!r}{_right(vae)}"
         )
-    if space.vae_class and type(vae).__name__ != space.vae_class:
+    scaling = getattr(vae.config, "scaling_factor", 1) or 1
+    if own is None and (wanted.scaling_factor is None or scaling != 1):
+        classes = " or ".join(wanted.vae_classes)
+        known = f" and scaling factor {wanted.scaling_factor}" if wanted.scaling_factor else ""
         raise FamilyError(
-            f"the codec is for the family {codec.family!r} and its {space.vae_class}, "
-            f"the vae is a {type(vae).__name__}"
+            f"the codec is for the family {codec.family!r} and its {classes}{known}, the vae is a "
+            f"{type(vae).__name__} with scaling factor {scaling}{_right(vae)}"
         )
+
+
+def codec_for(vae: Any) -> str | None:
+    """The bundled codec for an autoencoder's latent space; None if none comes with the package."""
+    family = vae_family(vae)
+    return family.name if family and family.name in bundled_codecs() else None
+
+
+def _right(vae: Any) -> str:
+    """What would be right, as the end of a sentence."""
+    family, codec = vae_family(vae), codec_for(vae)
+    if codec:
+        return f"; the codec for it is {codec!r}"
+    return f"; no codec ships for {family.name!r}, the pixel layer marks it" if family else ""
 
 
 def fits(codec: CodecConfig, vae: nn.Module) -> bool:
@@ -92,12 +118,6 @@ def fits(codec: CodecConfig, vae: nn.Module) -> bool:
     except FamilyError:
         return False
     return True
-
-
-def _downsampling(config: Any) -> int:
-    """Pixels a latent, each way: every block but the last halves."""
-    blocks = getattr(config, "block_out_channels", None) or config.encoder_block_out_channels
-    return 2 ** (len(blocks) - 1)
 
 
 def load_vae(source: str | Path) -> nn.Module:
@@ -126,7 +146,7 @@ def _find_class(name: str) -> Any:
     import diffusers
 
     for family in FAMILIES.values():
-        if family.vae_class == name:
+        if family.package and name in family.vae_classes:
             return family.models().autoencoder_class()
     if not hasattr(diffusers, name):
         raise FamilyError(f"diffusers {diffusers.__version__} has no autoencoder class {name!r}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,9 @@ import torch
 from diffmark import __version__
 from diffmark.latent.codec import Codec
 from diffmark.latent.injection import Injection
-from diffmark.mark.context import UnmarkableError, watermark
+from diffmark.mark.context import watermark
+from diffmark.mark.errors import UnmarkableError
+from diffmark.mark.readback import Verify
 from diffmark.pixel.codec import PixelCodec
 from diffmark.records import RECORDS, append_record
 from diffmark.secret import Bits, to_hex
@@ -49,6 +50,7 @@ def generate(
     sampling: Sampling | None = None,
     on_step: Callable[[], None] | None = None,
     pixel: PixelCodec | None = None,
+    verify: Verify = "warn",
 ) -> Any:
     """The PIL image of one spec, marked in its latents, in its pixels, or both: by the codecs that are given.
 
@@ -57,16 +59,17 @@ def generate(
     if codec is None and pixel is None:
         raise ValueError("an image is marked by a codec, by a pixel codec or by both: give one")
     sampling = sampling or Sampling()
-    marking: AbstractContextManager[Any] = nullcontext()
-    if codec is not None:
-        marking = watermark(pipe, codec, spec.secret, sampling.strength, sampling.injection, pixel=False)
+    strength = sampling.strength
+    if pixel is not None and strength == 0:  # leaves out the codec's mark alone
+        codec, strength = None, 1.0
     options: dict[str, Any] = {}
     if spec.negative_prompt:
         options["negative_prompt"] = spec.negative_prompt
     if on_step:
         options["callback_on_step_end"] = lambda pipe, step, time, values: on_step() or values
     generator = torch.Generator("cpu").manual_seed(spec.seed)  # the same image on every device
-    with marking:
+    injection = sampling.injection if codec is not None else None
+    with watermark(pipe, codec, spec.secret, strength, injection, pixel or False, verify):
         output = pipe(
             spec.prompt,
             num_inference_steps=sampling.steps,
@@ -78,8 +81,7 @@ def generate(
         raise UnmarkableError(
             f"the safety checker blacked out the image of {spec.prompt!r}: it carries no mark"
         )
-    image = output.images[0]
-    return image if pixel is None else pixel.embed(image, spec.secret).image
+    return output.images[0]
 
 
 def generate_into(
