@@ -1,0 +1,81 @@
+"""Encoded images in, encoded images of the same format with a mark out."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+from PIL import Image
+
+from diffmark.images import ImageError, read_image
+from diffmark.metadata import read_metadata
+from diffmark.pixel.codec import PixelCodec
+from diffmark.secret import SecretLike
+
+FORMATS = {"PNG": "PNG", "JPEG": "JPEG", "MPO": "JPEG", "WEBP": "WEBP"}
+QUALITY = 95  # of lossy formats
+DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,([A-Za-z0-9+/=]+)")
+
+MarkFile = Callable[[bytes], bytes]
+
+
+def mark_bytes(image: bytes, secret: SecretLike, codec: PixelCodec) -> bytes:
+    """An image file with its mark, in its own format (PNG where that is no PNG, JPEG or WebP)."""
+    picture = read_image(image)
+    with Image.open(io.BytesIO(image)) as original:
+        form = FORMATS.get(original.format or "", "PNG")
+        if getattr(original, "n_frames", 1) > 1:
+            raise ImageError("an animation: only single pictures are marked here")
+    marked, buffer = codec.embed(picture, secret).image, io.BytesIO()
+    marked.save(buffer, form, quality=QUALITY, **_metadata(image, picture))
+    return buffer.getvalue()
+
+
+def mark_values(value: Any, mark: MarkFile) -> Any:
+    """A JSON value whose images are marked, wherever they are: `b64_json` and data addresses, in texts too.
+
+    Images behind other addresses cannot be marked: an ImageError says so.
+    """
+    if isinstance(value, list):
+        return [mark_values(part, mark) for part in value]
+    if isinstance(value, str):
+        return DATA_URL.sub(lambda found: _marked_address(found, mark), value)
+    if not isinstance(value, dict):
+        return value
+    done = {}
+    for name, part in value.items():
+        if name == "b64_json" and isinstance(part, str):
+            done[name] = _encoded(mark(_decoded(part)))
+        elif name in ("url", "image_url") and isinstance(part, str) and not part.startswith("data:"):
+            raise ImageError("an image behind an address cannot be marked: ask for response_format b64_json")
+        else:
+            done[name] = mark_values(part, mark)
+    return done
+
+
+def _marked_address(found: re.Match[str], mark: MarkFile) -> str:
+    marked = mark(_decoded(found[1]))
+    kind = Image.open(io.BytesIO(marked)).get_format_mimetype()
+    return f"data:{kind};base64,{_encoded(marked)}"
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ImageError(f"an image that is not base64: {error}") from error
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _metadata(image: bytes, picture: Any) -> dict[str, Any]:
+    """Its own metadata, as far as it can be read from memory."""
+    from dataclasses import replace
+
+    return read_metadata(replace(picture, source=io.BytesIO(image)))

@@ -1,0 +1,145 @@
+"""The ComfyUI nodes against ComfyUI's conventions; ComfyUI itself is not needed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import certificates
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_codec
+
+import diffmark
+from diffmark.keys.ring import as_ring
+from diffmark.registry import Registry
+from diffmark.secret import random_secrets, to_hex
+
+FOLDER = Path(__file__).parents[1] / "integrations" / "comfyui"
+SECRET = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """The package as ComfyUI loads a folder of custom_nodes."""
+    spec = importlib.util.spec_from_file_location("custom_diffmark", FOLDER / "__init__.py")
+    package = importlib.util.module_from_spec(spec)
+    sys.modules["custom_diffmark"] = package
+    spec.loader.exec_module(package)
+    return package.NODE_CLASS_MAPPINGS
+
+
+@pytest.fixture(scope="module")
+def image():
+    """IMAGE: (B, H, W, 3) floats; a VAE's may lie a little outside of [0, 1]."""
+    return torch.rand(2, 128, 192, 3, generator=torch.Generator().manual_seed(0)) * 1.02 - 0.01
+
+
+class Space:
+    """As comfy.latent_formats.Flux."""
+
+    latent_channels, scale_factor, shift_factor = 4, 0.3611, 0.1159
+
+    def process_in(self, latent):
+        return (latent - self.shift_factor) * self.scale_factor
+
+    def process_out(self, latent):
+        return latent / self.scale_factor + self.shift_factor
+
+
+class Model:
+    """As comfy.model_patcher.ModelPatcher."""
+
+    def get_model_object(self, name):
+        assert name == "latent_format"
+        return Space()
+
+
+def test_nodes_keep_the_conventions(nodes):
+    from custom_diffmark import NODE_DISPLAY_NAME_MAPPINGS
+
+    assert nodes.keys() == NODE_DISPLAY_NAME_MAPPINGS.keys()
+    for node in nodes.values():
+        inputs = node.INPUT_TYPES()
+        assert "required" in inputs
+        assert callable(getattr(node(), node.FUNCTION))
+        assert isinstance(node.RETURN_TYPES, tuple)
+        assert node.RETURN_TYPES or node.OUTPUT_NODE
+        for kind, *options in [value for group in inputs.values() for value in group.values()]:
+            assert isinstance(kind, str)
+            assert all(isinstance(option, dict) for option in options)
+
+
+def test_the_workflow_is_of_these_nodes_and_its_links_fit(nodes):
+    workflow = json.loads((FOLDER / "workflow.json").read_text())
+    ours = {number: step for number, step in workflow.items() if step["class_type"].startswith("DiffMark")}
+    assert {step["class_type"] for step in ours.values()} == {"DiffMarkMarkImage", "DiffMarkDetect"}
+    for step in ours.values():
+        inputs = nodes[step["class_type"]].INPUT_TYPES()
+        known = {**inputs["required"], **inputs.get("optional", {})}
+        assert set(inputs["required"]) <= set(step["inputs"]) <= set(known)
+        for name, value in step["inputs"].items():
+            if isinstance(value, list) and value[0] in ours:
+                assert nodes[ours[value[0]]["class_type"]].RETURN_TYPES[value[1]] == known[name][0]
+
+
+def test_images_are_marked_and_detected(nodes, image):
+    marked, secrets = nodes["DiffMarkMarkImage"]().mark(image, "random")
+    assert (marked.shape, marked.dtype) == (image.shape, torch.float32)
+    assert 0 <= float(marked.min()) <= float(marked.max()) <= 1
+    assert len(set(secrets.split())) == 2
+    found = nodes["DiffMarkDetect"]().detect(marked, secrets)
+    report, all_marked = found["result"]
+    assert all_marked
+    assert found["ui"]["text"] == [report]
+    assert len(report.splitlines()) == 2
+    assert not nodes["DiffMarkDetect"]().detect(image, secrets)["result"][1]
+    with pytest.raises(ValueError, match="3 secrets for 2 images"):
+        nodes["DiffMarkMarkImage"]().mark(image, f"{SECRET} {SECRET} {SECRET}")
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_latents_are_marked_in_raw_units(nodes, tmp_path, patched):
+    codec = tiny_codec()
+    codec.save_pretrained(tmp_path / "codec")
+    raw = torch.randn(2, *((16, 4, 6) if patched else (4, 8, 12)))
+    latent = {"samples": raw, "batch_index": [0, 1]}
+    secrets = random_secrets(2)
+    arguments = (latent, Model(), str(tmp_path / "codec"), "\n".join(map(to_hex, secrets)), 0.5)
+    marked, told = nodes["DiffMarkMarkLatent"]().mark(*arguments)
+    assert told.split() == [to_hex(secret) for secret in secrets]
+    assert marked["batch_index"] == [0, 1]
+    difference = (marked["samples"] - raw) * Space.scale_factor
+    if patched:
+        difference = difference.view(2, 4, 2, 2, 4, 6).permute(0, 1, 4, 2, 5, 3).reshape(2, 4, 8, 12)
+    expected = 0.5 * codec.use_key(as_ring().current).delta(secrets, (8, 12))
+    torch.testing.assert_close(difference, expected, atol=1e-5, rtol=1e-4)
+    tiny_codec(5).save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match="latents of 5 channels, the model's have 4"):
+        nodes["DiffMarkMarkLatent"]().mark(latent, Model(), str(tmp_path / "other"), SECRET, 1.0)
+
+
+def test_saved_images_are_signed_for_a_key_of_the_registry(nodes, image, tmp_path, monkeypatch):
+    from diffmark.c2pa import inspect
+
+    monkeypatch.chdir(tmp_path)
+    pem = certificates.make(tmp_path)
+    url = f"sqlite:///{tmp_path / 'r.db'}"
+    arguments = ("picture", str(pem.chain), str(pem.key), url, "user-42")
+    saved = nodes["DiffMarkSave"]().save(image, *arguments)["ui"]["images"]
+    assert [one["filename"] for one in saved] == ["picture_00001_.png", "picture_00002_.png"]
+    with Registry.open(url, actor="comfyui") as registry:
+        for one in saved:
+            path = tmp_path / "output" / one["filename"]
+            assert inspect(path, pem.root).signature == "trusted"
+            assert registry.identify(diffmark.detect(path)).verdict.principal == "user-42"
+
+
+def test_floats_a_little_outside_are_taken(nodes):
+    marked, _ = nodes["DiffMarkMarkImage"]().mark(
+        torch.full((1, 64, 64, 3), 1.004) * torch.rand(64, 64, 1), SECRET
+    )
+    assert np.isfinite(marked.numpy()).all()
