@@ -94,7 +94,7 @@ def test_a_run_file_for_a_real_model_on_a_tiny_one(models, tmp_path, name):
     codec, pipe = Codec.from_pretrained(published), load_pipeline(str(models / "model"))
     pipe.set_progress_bar_config(disable=True)
     secret = random_secrets()
-    with watermark(pipe, codec, secret):
+    with watermark(pipe, codec, secret, verify=None):  # two steps of training teach nothing
         image = pipe("a lake", num_inference_steps=2, generator=torch.Generator().manual_seed(0)).images[0]
     detection = Detector(codec, pipe.vae).detect(image, secret)
     assert detection.test == "secret"
