@@ -38,7 +38,7 @@ from diffmark.registry import Registry
 from diffmark.server.tokens import grant_token
 
 RESULT = Path(__file__).parents[1] / "results" / "service_load.json"
-PICTURES = 48
+PICTURES = 16
 Answer = tuple[int, float]  # status (0: no answer), seconds
 
 
