@@ -19,6 +19,7 @@ from diffmark.cli import (
     detect,
     embed,
     evaluate,
+    fingerprint,
     generate,
     identify,
     info,
@@ -74,6 +75,7 @@ app.add_typer(train.app, name="train")
 app.command("serve")(serve.serve)
 app.add_typer(serve.tokens, name="token")
 app.add_typer(verdict.app, name="verdict")
+app.add_typer(fingerprint.app, name="fingerprint")
 app.add_typer(vista.app, name="vista")
 app.add_typer(baselines.app, name="baselines")
 

@@ -51,6 +51,10 @@ def serve(
     trust: Annotated[
         Path | None, typer.Option(help="PEM of the roots that C2PA credentials are trusted under.")
     ] = None,
+    fingerprints: Annotated[
+        bool,
+        typer.Option("--fingerprints", help="Log those of marked images; look pictures without a mark up."),
+    ] = False,
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="Processes that answer; they share their limits.")
     ] = 1,
@@ -77,6 +81,7 @@ def serve(
         fpr=fpr,
         model=model,
         public=public,
+        fingerprints=fingerprints,
         sign_key=None if sign_key is None else str(sign_key),
         issuer=issuer,
         feedback=None if feedback is None else str(feedback),

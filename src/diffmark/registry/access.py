@@ -29,6 +29,7 @@ ACTIONS = {  # action: the roles of which one is needed
     "backup": ("operator",),
     "set identity": ("operator",),
     "store manifest": ("operator",),
+    "log fingerprint": ("operator",),
     "set operator key": ("operator",),
     "identify": ("auditor",),
     "match manifests": ROLES,

@@ -77,6 +77,14 @@ manifests = Table(
     Column("created", BigInteger, nullable=False),
     Column("data", LargeBinary, nullable=False),  # the manifest store, JUMBF
 )
+fingerprints = Table(
+    "fingerprints",
+    metadata,
+    Column("id", _number, primary_key=True, autoincrement=False),  # 1, 2, 3, ...
+    Column("key_id", BigInteger, nullable=False),
+    *(Column(f"word_{i}", BigInteger, nullable=False) for i in range(4)),  # 256 bits, signed as keys are
+    Column("created", BigInteger, nullable=False),
+)
 migrations = Table(
     "migrations", metadata, Column("name", Text, primary_key=True), Column("time", BigInteger, nullable=False)
 )
@@ -148,7 +156,12 @@ def create_manifests(connection: Connection) -> None:
     connection.execute(settings.insert().values(name=HANDLE_KEY, value=secrets.token_hex(32)))
 
 
-MIGRATIONS = (create_keys, create_audit, create_governance, create_manifests)
+def create_fingerprints(connection: Connection) -> None:
+    """Perceptual fingerprints of marked images."""
+    fingerprints.create(connection)
+
+
+MIGRATIONS = (create_keys, create_audit, create_governance, create_manifests, create_fingerprints)
 
 
 def pending(connection: Connection) -> list[str]:

@@ -54,6 +54,7 @@ class Options:
     fpr: float = 1e-3
     model: str | None = None
     public: bool = False
+    fingerprints: bool = False
     sign_key: str | None = None
     issuer: str | None = None
     feedback: str | None = None
@@ -132,6 +133,10 @@ def build(options: Options) -> FastAPI:
             service.limiter = SharedLimiter(limits, place, "tokens")
             service.pictures = SharedLimiter(pictures_of(limits), place, "pictures")
             service.addresses = SharedLimiter(addresses_of(limits), place, "addresses")
+        if options.fingerprints:
+            from diffmark.registry.fingerprints import Fingerprints
+
+            service.fingerprints = Fingerprints(registry)
         service.painter = _painter(service, options.model)
         return create_app(service, _public(service, options) if options.public else None)
     except BaseException:

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -33,6 +33,9 @@ class Fingerprints(Protocol):
 
     def known(self, data: bytes) -> bool:
         """Whether a picture like this file's was marked here."""
+
+    def of(self, registry: Registry) -> Any:
+        """The same for another actor: `log(image, key, reason)` keeps a marked image's."""
 
 
 if TYPE_CHECKING:  # it needs torch and diffusers, which the service does not
