@@ -166,12 +166,12 @@ def caption(document: dict[str, Any]) -> str:
     photograph, generated = found["photograph"], found["generated"]
     others = "; ".join(f"{steps(found[name]['attacks'])}: {outcome(found[name])}" for name in HARSHER)
     return (
-        f"*Above: a photograph ({config['photograph']}), marked in the pixel layer (SSIMULACRA2 "
+        f"Above: a photograph ({config['photograph']}) with the pixel layer (SSIMULACRA2 "
         f"{photograph['ssimulacra2']:.0f}), then {steps(photograph['attacks'])}: {outcome(photograph)}. Below: "
-        f"a picture of 256 pixels by the embedded model, marked in both layers ({generated['ssimulacra2']:.0f}), "
-        f"then {steps(generated['attacks'])}: {outcome(generated)}. Among {config['keys']:,} keys. Two "
-        f"harsher choices for the lower picture were made first ({others}). Made by "
-        "`benchmarks/readme_picture.py`; figures in `results/readme_picture.json`.*"
+        f"a picture of 256 pixels by the embedded model with both layers ({generated['ssimulacra2']:.0f}), "
+        f"then {steps(generated['attacks'])}: {outcome(generated)}, among {config['keys']:,} keys. Two harsher "
+        f"choices for the lower picture were made first ({others}). "
+        "`benchmarks/readme_picture.py` makes the picture, its figures are in `results/readme_picture.json`."
     )
 
 

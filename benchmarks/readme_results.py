@@ -161,7 +161,7 @@ def evaluation_section(folder: Path) -> str:
     installed = (
         f"The same for what else can be installed, against the same best:\n\n{other}\n\n" if other else ""
     )
-    return f"""### Methods compared on one model
+    return f"""## Methods compared on one model
 
 Images of `{clean["config"]["model"]}`, of prompts and seeds that no training saw; unmarked images of the model, its
 siblings, the painter and photographs, half of them attacked. All figures are in `{place}`, made by
@@ -177,7 +177,9 @@ Frechet distances shrink with the number of images: compare each with that of as
 Exact thresholds are of the matching bits, and for methods that tell presence only of their own test; the share of
 unmarked images that pass tells whether to believe them.
 
-Under attack, mean of {len(extent["strengths"])} strengths: TPR at an empirical FPR of 1%, the best of a line bold;
+## Under attack
+
+Mean of {len(extent["strengths"])} strengths; TPR at an empirical FPR of 1%, the best of a line bold;
 in brackets what the paper states for SD 1.5, at 0.1%. {extent["attacked"]} images a strength for
 {rows[0]["method"]}, {extent["compared_attacked"]} for the others,
 {extent["costly_attacked"]} for those that invert;
@@ -189,7 +191,7 @@ Bit accuracies and every strength are in `{place}/robustness.csv`.
 
 {installed}Blur is given for images of 512 px and is twice as harsh at 256 px, where radius 20 is 8% of the side.
 {latency_section(folder)}
-Every strength, and the search among many keys:
+## Every strength, and the search among many keys
 
 ![robustness](../{place}/robustness.png)
 ![identification among many keys](../{place}/identification.png)
@@ -297,7 +299,7 @@ def latency_section(folder: Path) -> str:
         said = [f"{1000 * row['seconds_per_image']:.3g} | {row['ratio']:.3g}" for row in (one, many)]
         stages = ", ".join(f"{stage} {share:.0%}" for stage, share in one["stages"].items())
         lines.append(f"| {name} | {' | '.join(said)} | {stages} | {PAPER['latency'].get(name, '')} |")
-    return "\nReading time, methods taking turns in one run:\n\n" + "\n".join(lines) + "\n"
+    return "\n## Reading time\n\nMethods take turns in one run.\n\n" + "\n".join(lines) + "\n"
 
 
 def _rate(rate: dict[str, float] | None) -> str:
@@ -313,7 +315,9 @@ def fill_results(text: str) -> str:
     codec = json.loads((ROOT / "results" / "vista_final.json").read_text())
     search = json.loads((ROOT / "results" / "registry_search.json").read_text())
     psnr = codec["results"]["psnr"]
-    said = f"""The codec that ships for the embedded model marks z0 (injection `final`); same-seed PSNR is
+    said = f"""## The shipped codec
+
+The codec that ships for the embedded model marks z0 (injection `final`); same-seed PSNR is
 {psnr["mean"]:.1f} dB (least {psnr["min"]:.1f}). It was measured on painted scenes, through the autoencoder and
 image files. Brackets are exact 95% intervals, thresholds exact (45 and 51 of 64 bits). Crops cost it bits; the
 pixel layer, which is written beside it, is searched for. All figures are in `results/vista_final.json`, made by
@@ -323,7 +327,9 @@ pixel layer, which is written beside it, is searched for. All figures are in `re
 
 {generated(ROOT / "results" / "evaluation")}\
 {evaluation_section(ROOT / "results" / "evaluation")}\
-The registry, CPU milliseconds (`python benchmarks/registry_search.py`, results/registry_search.json); more in
+## The registry
+
+CPU milliseconds (`python benchmarks/registry_search.py`, results/registry_search.json); more in
 [registry](registry.md):
 
 {search_table(search["rows"])}
