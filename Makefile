@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := dev,docs,diffusion,heif,registry,postgres,clickhouse,train,eval,serve,c2pa,bulk
 
-.PHONY: demo test test-slow lint docs results weights clean
+.PHONY: demo test test-slow lint audit docs results weights clean
 .DELETE_ON_ERROR:
 
 # torch comes first and alone: the packages that depend on it then keep the build that is there.
@@ -34,6 +34,12 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Known vulnerabilities of the pinned versions; asks pypi.org.
+audit: .venv/installed
+	$(BIN)/pip install --quiet pip-audit
+	$(BIN)/python benchmarks/dependencies.py
+	$(BIN)/pip-audit --disable-pip --no-deps -r constraints.txt
 
 docs: .venv/installed
 	$(BIN)/python -m diffmark.cli.reference > docs/cli.md

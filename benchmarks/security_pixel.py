@@ -41,7 +41,7 @@ from diffmark.statistics import clopper_pearson, family_wise, per_try, soft_cost
 FPR = 1e-3  # of the verdict with the secret
 ACCOUNTS, RATE = 10**6, 1e-6  # of the verdict that names one of so many accounts, family-wise
 SEEN = (1, 10, 100, 300, 1000)
-ONE_SECRET = 100  # pictures of one secret at most
+ONE_SECRET = 30  # pictures of one secret at most
 STRENGTHS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # grey levels RMS, of what is added or taken away
 LEAST_QUALITY = 60.0  # SSIMULACRA2 of an attacked picture that is still worth having
 REMOVED = 0.1  # share still found at which a removal has won
