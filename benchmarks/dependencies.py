@@ -1,7 +1,7 @@
 """docs/dependencies.md: what DiffMark stands on, with versions and licences: `python benchmarks/dependencies.py`.
 
 What a package needs to run, and what is only for tests and comparisons. Licences are as the installed packages
-state them. `make audit` holds the same versions against the database of known vulnerabilities, which needs a network.
+state them. `make audit` holds the same versions against the known vulnerabilities, which needs a network.
 """
 
 from __future__ import annotations
