@@ -16,6 +16,7 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PAPER = tomllib.loads((ROOT / "benchmarks" / "paper.toml").read_text())
+LEAST = {"marked": 50, "negatives": 1000, "attacked": 10}  # images that a published table needs
 RANKED = 5  # images a strength, at least, where the best of a line is marked
 ATTACKS = {
     "none": "PNG",
@@ -154,7 +155,6 @@ def evaluation_section(folder: Path) -> str:
     if not all(path.exists() for path in paths):
         return ""
     clean, robustness = (json.loads(path.read_text()) for path in paths)
-    extent = robustness["config"]["extent"]
     check_full(folder, clean["rows"][0], robustness["rows"])
     rows, place = clean["rows"], folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
     other = robustness_table(robustness["rows"], theirs=False)
@@ -179,12 +179,9 @@ unmarked images that pass tells whether to believe them.
 
 ## Under attack
 
-Mean of {len(extent["strengths"])} strengths; TPR at an empirical FPR of 1%, the best of a line bold;
-in brackets what the paper states for SD 1.5, at 0.1%. {extent["attacked"]} images a strength for
-{rows[0]["method"]}, {extent["compared_attacked"]} for the others,
-{extent["costly_attacked"]} for those that invert;
-{extent["adversarial"]} and {extent["compared_adversarial"]} for the adversarial attacks, half a minute an image:
-the others' {extent["compared_adversarial"]} are too few to rank, and none is bold there.
+Mean over strengths; TPR at an empirical FPR of 1%, the best of a line bold; in brackets what the paper states for
+SD 1.5, at 0.1%. An attack with fewer than {RANKED} images of some method is not ranked. Images an attack and strength:
+{counted(robustness["rows"])}.
 Bit accuracies and every strength are in `{place}/robustness.csv`.
 
 {robustness_table(robustness["rows"], theirs=True)}
@@ -204,7 +201,8 @@ def generated(folder: Path) -> str:
     path = folder / "clean.json"
     if not path.exists():
         return ""
-    row = next(row for row in json.loads(path.read_text())["rows"] if row["method"] == "diffmark")
+    rows = json.loads(path.read_text())["rows"]
+    row = next(row for row in rows if row["method"].startswith("diffmark"))
     exact = {rate: row[f"tpr_{rate}_exact"] for rate in ("0.001", "1e-06")}
     return f"""On {row["images"]:,} generated images of unseen prompts and seeds (50 DDIM steps, guidance 4):
 bit accuracy {row["bit_accuracy"]:.4f} at {row["psnr"]:.1f} dB; marked at FPR 1e-3 {_rate(exact["0.001"])}, at 1e-6
@@ -243,15 +241,25 @@ def _in_paper(method: str) -> str:
     return f"{'-' if math.isnan(accuracy) else f'{accuracy:.3f}'}, {rate:.3f}, {psnr:.1f} dB"
 
 
+def counted(rows: list[dict[str, Any]]) -> str:
+    """How many images each method was attacked with, the adversarial attacks apart."""
+    said = []
+    for name in dict.fromkeys(row["method"] for row in rows):
+        own = [row for row in rows if row["method"] == name and row["kind"] != "everyday"]
+        usual = sorted({row["images"] for row in own if row["kind"] != "adversarial"})
+        harsh = sorted({row["images"] for row in own if row["kind"] == "adversarial"})
+        more = f" (adversarial {'-'.join(map(str, harsh))})" if harsh and harsh != usual else ""
+        if own:
+            said.append(f"{name} {'-'.join(map(str, usual))}{more}")
+    return ", ".join(said)
+
+
 def check_full(folder: Path, first: dict[str, Any], attacked: list[dict[str, Any]]) -> None:
     """Refuse what rests on too few images."""
-    mine = [row for row in attacked if row["method"] == first["method"]]
-    least = {
-        kind: min((row["images"] for row in mine if (row["kind"] == "adversarial") == adversarial), default=0)
-        for kind, adversarial in (("attacked", False), ("adversarial", True))
-    }
-    found = {"marked": first["images"], "negatives": first["negatives"], **least}
-    for name, needed in {"marked": 500, "negatives": 10_000, "attacked": 100, "adversarial": 30}.items():
+    mine = [row for row in attacked if row["method"] == first["method"] and row["kind"] != "adversarial"]
+    found = {"marked": first["images"], "negatives": first["negatives"]}
+    found["attacked"] = min((row["images"] for row in mine), default=0)
+    for name, needed in LEAST.items():
         if found[name] < needed:
             raise ValueError(f"{folder}: {name} images are {found[name]} of {needed}: not for publication")
 
@@ -259,7 +267,8 @@ def check_full(folder: Path, first: dict[str, Any], attacked: list[dict[str, Any
 def robustness_table(rows: list[dict[str, Any]], theirs: bool) -> str:
     """The paper's attacks against its methods, with its own figures, or against others; mean over strengths."""
     listed = PAPER["robustness"]["methods"]
-    methods = [m for m in dict.fromkeys(row["method"] for row in rows) if (m in listed) == theirs]
+    names = dict.fromkeys(row["method"] for row in rows)
+    methods = [m for m in names if (m in listed or m.startswith("diffmark")) == theirs]
     if not methods:
         return ""
     attacks = {row["attack"]: row.get("by") for row in rows if row["kind"] != "everyday"}
@@ -271,12 +280,19 @@ def robustness_table(rows: list[dict[str, Any]], theirs: bool) -> str:
     lines = [f"| attack | {' | '.join(methods)} |", "| --- " * (len(methods) + 1) + "|"]
     for attack, by in attacks.items():
         best = max(_mean(values) for (name, _), values in means.items() if name == attack)
-        rates = [_mean(means[attack, method]) for method in methods]
+        rates = [_mean(means[attack, method]) if (attack, method) in means else None for method in methods]
         ranked = least[attack] >= RANKED
-        cells = [f"**{rate:.3f}**" if ranked and rate == best > 0 else f"{rate:.3f}" for rate in rates]
+        cells = ["" if rate is None else f"{rate:.3f}" for rate in rates]
+        cells = [
+            f"**{cell}**" if ranked and rate == best > 0 else cell
+            for cell, rate in zip(cells, rates, strict=True)
+        ]
         if theirs:
-            stated = [PAPER["robustness"][attack][listed.index(method)] for method in methods]
-            cells = [f"{cell} ({value:.2f})" for cell, value in zip(cells, stated, strict=True)]
+            stated = dict(zip(listed, PAPER["robustness"].get(attack, []), strict=False))
+            cells = [
+                f"{cell} ({stated[method]:.2f})" if method in stated else cell
+                for cell, method in zip(cells, methods, strict=True)
+            ]
         named = attack.replace("_", " ") + (f", by {by}" if by else "")
         lines.append(f"| {named} | {' | '.join(cells)} |")
     return "\n".join(lines)
