@@ -20,8 +20,9 @@ from diffmark.baselines.training.stable_signature import (
     train_stable_signature,
 )
 from diffmark.baselines.training.stegastamp import StegaStampConfig, StegaStampJob, train_stegastamp
+from diffmark.training.loop import LoopConfig
+from diffmark.training.run_file import read_run_file
 from diffmark.vista.autoencoder import PatchAutoencoder
-from diffmark.vista.training.config import LoopConfig, read_config
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "baselines"
 LOOP = LoopConfig(steps=2, batch=2, learning_rate=1e-3, warmup=1, decay=1, log_every=1, save_every=1)
@@ -39,7 +40,7 @@ def test_every_run_file_can_be_read_and_says_its_command(name):
     assert head[0].startswith(f"# diffmark baselines train {name} configs/baselines/{name}.toml")
     assert head[1].startswith("# time:")
     assert head[2].startswith("# score:")
-    assert read_config(path, KINDS[name]).scenes > 0
+    assert read_run_file(path, KINDS[name]).scenes > 0
 
 
 def test_unknown_baselines_are_errors(tmp_path):

@@ -11,8 +11,8 @@ from test_train_command import call
 
 from diffmark import Codec, Detector, random_secrets, watermark
 from diffmark.mark.loading import load_pipeline
+from diffmark.training.loop import LoopConfig
 from diffmark.vista.autoencoder import PatchAutoencoder
-from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.lcm import LCMConfig, train_lcm
 from diffmark.vista.training.unet import UNetConfig, build_pipeline, save_pipeline
 

@@ -468,12 +468,14 @@ def test_each_network_is_clipped_by_its_own_norm(monkeypatch):
         return call
 
     for network, name, part in zip(
-        optimiser.networks, ("encoder", "decoder"), optimiser._optimisers, strict=True
+        optimiser.networks.values(), ("encoder", "decoder"), optimiser._optimisers, strict=True
     ):
         monkeypatch.setattr(part, "step", watch(network, name, part.step))
     norms = optimiser.update()
     assert unscaled == [True]
-    for name, network, bound in zip(("encoder", "decoder"), optimiser.networks, (5.0, 1.0), strict=True):
+    for name, network, bound in zip(
+        ("encoder", "decoder"), optimiser.networks.values(), (5.0, 1.0), strict=True
+    ):
         whole = sum(p.numel() for p in network.parameters()) ** 0.5
         assert float(norms[f"gradient_{name}"]) == pytest.approx(whole, rel=1e-4)
         assert clipped[name] == pytest.approx(bound, rel=1e-3)

@@ -9,6 +9,7 @@ import torch
 from diffusers import StableDiffusionImg2ImgPipeline, StableDiffusionInpaintPipeline, StableDiffusionPipeline
 from PIL import Image
 
+from diffmark.training.loop import LoopConfig
 from diffmark.vista import load_classifier, load_pipeline, model_digest, model_names
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.bundle import bundle_model
@@ -20,7 +21,6 @@ from diffmark.vista.evaluation import (
 from diffmark.vista.paint import paint
 from diffmark.vista.scenes import HELD_OUT, random_scene, vocabulary
 from diffmark.vista.text import build_tokenizer, with_strange_word
-from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.unet import UNetConfig, build_pipeline
 
 LOOP = LoopConfig(steps=1, batch=1, learning_rate=1e-3)
@@ -59,7 +59,7 @@ def run(pipeline: Any, *args: Any, seed: int = 0, **options: Any) -> np.ndarray:
 
 
 def test_plain_diffusers_loads_the_folder(folder: Path) -> None:
-    pipeline: Any = StableDiffusionPipeline.from_pretrained(folder / "tiny").to(torch.float32)
+    pipeline: Any = StableDiffusionPipeline.from_pretrained(folder / "siblings/tiny").to(torch.float32)
     pipeline.set_progress_bar_config(disable=True)
     assert isinstance(pipeline.vae, PatchAutoencoder)
     assert pipeline.vae_scale_factor == 8
@@ -69,23 +69,23 @@ def test_plain_diffusers_loads_the_folder(folder: Path) -> None:
 def test_bundled_files_name_no_folder_and_are_half_precision(folder: Path) -> None:
     from safetensors.torch import load_file
 
-    for path in (folder / "tiny").rglob("*.json"):
+    for path in (folder / "siblings/tiny").rglob("*.json"):
         assert str(folder) not in path.read_text(), path
-    weights = load_file(next((folder / "tiny/unet").glob("*.safetensors")))
+    weights = load_file(next((folder / "siblings/tiny/unet").glob("*.safetensors")))
     assert {value.dtype for value in weights.values()} == {torch.float16}
     with pytest.raises(FileNotFoundError, match=r"no model_index\.json"):
-        bundle_model(folder / "tiny/scheduler", folder / "nothing")
+        bundle_model(folder / "siblings/tiny/scheduler", folder / "nothing")
 
 
 def test_a_bundled_sibling_links_to_the_autoencoder(folder: Path) -> None:
     for _ in range(2):  # a second time over the first
-        bundle_model(folder / "saved", folder / "sibling", vae=folder / "tiny/vae")
+        bundle_model(folder / "saved", folder / "sibling", vae=folder / "siblings/tiny/vae")
     link = folder / "sibling/vae"
     assert link.is_symlink()
     assert not link.readlink().is_absolute()
     linked, copied = (
         StableDiffusionPipeline.from_pretrained(folder / name).vae.state_dict()
-        for name in ("sibling", "tiny")
+        for name in ("sibling", "siblings/tiny")
     )
     assert all(torch.equal(linked[name], copied[name]) for name in copied)
 

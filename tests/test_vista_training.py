@@ -12,6 +12,8 @@ from scipy import ndimage
 
 from diffmark.provenance import weights_digest
 from diffmark.training.draws import Draws
+from diffmark.training.loop import LoopConfig, train
+from diffmark.training.run_file import from_dict, read_run_file
 from diffmark.vista import load_pipeline
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.paint import paint
@@ -28,7 +30,6 @@ from diffmark.vista.training.compression import (
     evaluate_compression,
     train_compression,
 )
-from diffmark.vista.training.config import LoopConfig, from_dict, read_config
 from diffmark.vista.training.data import (
     REACH,
     Landscapes,
@@ -40,7 +41,6 @@ from diffmark.vista.training.data import (
 )
 from diffmark.vista.training.decoder import DecoderConfig, denoised, train_decoder
 from diffmark.vista.training.lcm import LCMConfig, LCMJob, boundary_scalings, guidance_embedding, train_lcm
-from diffmark.vista.training.loop import learning_rate, train
 from diffmark.vista.training.unet import UNetConfig, UNetJob, build_pipeline, train_unet
 from diffmark.vista.training.words import WordsConfig, train_words
 
@@ -69,7 +69,7 @@ def test_every_run_file_can_be_read_and_says_its_command(path: Path) -> None:
     assert f"configs/vista/{path.name}" in command
     assert head[1].startswith("# time:")
     assert head[2].startswith("# score:")
-    assert read_config(path, kinds[command[4]]).loop.steps > 0
+    assert read_run_file(path, kinds[command[4]]).loop.steps > 0
 
 
 def test_unknown_and_missing_keys_are_errors(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_unknown_and_missing_keys_are_errors(tmp_path: Path) -> None:
 
 def test_learning_rate_rises_stays_and_falls() -> None:
     config = LoopConfig(steps=100, batch=1, learning_rate=1.0, warmup=10, decay=20)
-    rates = [learning_rate(config, step) for step in range(100)]
+    rates = [config.rate(step) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
     assert rates[9:80] == [1.0] * 71
     assert rates[99] == pytest.approx(0.05)

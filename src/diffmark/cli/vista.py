@@ -179,10 +179,10 @@ def train_autoencoder_command(
     config: Config, runs: Runs = RUNS, photos: Photos = None, stop: Stop = None
 ) -> None:
     """Train the autoencoder."""
+    from diffmark.training.run_file import read_run_file
     from diffmark.vista.training.autoencoder import AutoencoderConfig, train_autoencoder
-    from diffmark.vista.training.config import read_config
 
-    train_autoencoder(read_config(config, AutoencoderConfig), runs / config.stem, photos, stop)
+    train_autoencoder(read_run_file(config, AutoencoderConfig), runs / config.stem, photos, stop)
 
 
 @train_app.command("decoder")
@@ -190,11 +190,11 @@ def train_decoder_command(
     config: Config, base: Base = "vista", runs: Runs = RUNS, photos: Photos = None, stop: Stop = None
 ) -> None:
     """Train the autoencoder's decoder on, with a refinement stage; the encoder stays as it is."""
+    from diffmark.training.run_file import read_run_file
     from diffmark.vista import load_pipeline
-    from diffmark.vista.training.config import read_config
     from diffmark.vista.training.decoder import DecoderConfig, train_decoder
 
-    run = read_config(config, DecoderConfig)
+    run = read_run_file(config, DecoderConfig)
     train_decoder(run, runs / config.stem, load_pipeline(base), photos, stop)
 
 
@@ -203,60 +203,60 @@ def train_compression_command(
     config: Config, runs: Runs = RUNS, photos: Photos = None, stop: Stop = None
 ) -> None:
     """Train the compression autoencoder for regeneration attacks."""
+    from diffmark.training.run_file import read_run_file
     from diffmark.vista.training.compression import CompressionConfig, train_compression
-    from diffmark.vista.training.config import read_config
 
-    train_compression(read_config(config, CompressionConfig), runs / config.stem, photos, stop)
+    train_compression(read_run_file(config, CompressionConfig), runs / config.stem, photos, stop)
 
 
 @train_app.command("classifier")
 def train_classifier_command(config: Config, runs: Runs = RUNS, stop: Stop = None) -> None:
     """Train the scene classifier."""
+    from diffmark.training.run_file import read_run_file
     from diffmark.vista.training.classifier import ClassifierConfig, train_classifier
-    from diffmark.vista.training.config import read_config
 
-    train_classifier(read_config(config, ClassifierConfig), runs / config.stem, stop)
+    train_classifier(read_run_file(config, ClassifierConfig), runs / config.stem, stop)
 
 
 @train_app.command("unet")
 def train_unet_command(config: Config, runs: Runs = RUNS, stop: Stop = None) -> None:
     """Train a UNet and its text encoder from scratch, on the family's autoencoder."""
+    from diffmark.training.run_file import read_run_file
     from diffmark.vista import load_autoencoder
-    from diffmark.vista.training.config import read_config
     from diffmark.vista.training.unet import UNetConfig, build_pipeline, train_unet
 
-    run, folder = read_config(config, UNetConfig), runs / config.stem
+    run, folder = read_run_file(config, UNetConfig), runs / config.stem
     train_unet(run, folder, build_pipeline(load_autoencoder(), run, folder), stop)
 
 
 @train_app.command("words")
 def train_words_command(config: Config, base: Base = "vista", runs: Runs = RUNS, stop: Stop = None) -> None:
     """Teach a model's text encoder to keep every word of a caption."""
+    from diffmark.training.run_file import read_run_file
     from diffmark.vista import load_pipeline
-    from diffmark.vista.training.config import read_config
     from diffmark.vista.training.words import WordsConfig, train_words
 
-    train_words(read_config(config, WordsConfig), runs / config.stem, load_pipeline(base), stop)
+    train_words(read_run_file(config, WordsConfig), runs / config.stem, load_pipeline(base), stop)
 
 
 @train_app.command("sibling")
 def train_sibling_command(config: Config, base: Base = "vista", runs: Runs = RUNS, stop: Stop = None) -> None:
     """Fine-tune a model to a look."""
+    from diffmark.training.run_file import read_run_file
     from diffmark.vista import load_pipeline
-    from diffmark.vista.training.config import read_config
     from diffmark.vista.training.unet import UNetConfig, train_unet
 
-    train_unet(read_config(config, UNetConfig), runs / config.stem, load_pipeline(base), stop)
+    train_unet(read_run_file(config, UNetConfig), runs / config.stem, load_pipeline(base), stop)
 
 
 @train_app.command("lcm")
 def train_lcm_command(config: Config, base: Base = "vista", runs: Runs = RUNS, stop: Stop = None) -> None:
     """Distil a model to a few steps."""
+    from diffmark.training.run_file import read_run_file
     from diffmark.vista import load_pipeline
-    from diffmark.vista.training.config import read_config
     from diffmark.vista.training.lcm import LCMConfig, train_lcm
 
-    train_lcm(read_config(config, LCMConfig), runs / config.stem, load_pipeline(base), stop)
+    train_lcm(read_run_file(config, LCMConfig), runs / config.stem, load_pipeline(base), stop)
 
 
 @app.command()

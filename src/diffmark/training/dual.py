@@ -14,14 +14,15 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from diffmark.latent import vae
 from diffmark.latent.codec import Codec
 from diffmark.training import curriculum, losses
 from diffmark.training.config import TrainingConfig
+from diffmark.training.curriculum import learning_rate
 from diffmark.training.draws import Draws
 from diffmark.training.guards import CollapseGuard, check_finite
+from diffmark.training.loop import run_steps
 from diffmark.training.means import RunningMeans
 from diffmark.training.naturalness import denoiser_residual, statistics_distance
 from diffmark.training.optimisation import Optimiser, make_accelerator, part_size, parts_of_step
@@ -198,6 +199,100 @@ def _figures(logits: Tensor, secrets: Tensor, delta: Tensor, sigma: float) -> Te
     }
 
 
+class DualPath:
+    """Algorithm 2 in a folder, as the loop runs it."""
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        folder: Path,
+        autoencoder: nn.Module,
+        paths: Paths,
+        codec: Codec | None,
+        accelerator: Accelerator,
+    ) -> None:
+        settings = config.optimiser
+        self.config, self.folder, self.autoencoder, self.paths = config, folder, autoencoder, paths
+        self.accelerator = accelerator
+        self.codec = warm_start(codec, config).to(accelerator.device)
+        rates, clips = (
+            (settings.encoder_rate, settings.decoder_rate),
+            (settings.clip_encoder, settings.clip_decoder),
+        )
+        self.optimiser = Optimiser(self.codec, accelerator, rates, clips, settings.weight_decay)
+        self.run = Run(folder, config, accelerator, config.log.keep)
+        self.replay = Replay(config.paths.replay) if config.paths.replay else None
+        self.guard, self.means, self.best = CollapseGuard(config.guard), RunningMeans(), -1.0
+        self.count = part_size(accelerator, settings.batch, settings.accumulation)
+        if settings.compile:
+            self.codec.decoder.compile()
+        self.codec.train()
+        if settings.frozen_norms:
+            freeze_norms(self.codec)
+
+    def step(self, step: int) -> bool:
+        config, settings, accelerator = self.config, self.config.optimiser, self.accelerator
+        self.optimiser.set_rates(
+            lambda peak: learning_rate(step, peak, settings.warmup, settings.steps, settings.final_rate)
+        )
+        weights = weights_of(config, step)
+        for part in parts_of_step(accelerator, settings.accumulation):
+            draws = Draws(config.seed, step, part, accelerator.device)
+            with accelerator.autocast():
+                terms, figures = step_terms(
+                    self.codec, self.autoencoder, self.paths, config, step, draws, self.count, self.replay
+                )
+                loss = sum((weights[name] * term for name, term in terms.items()), torch.zeros(()))
+            self.optimiser.backward(loss / settings.accumulation)
+            values = self.means.add({**{f"loss_{k}": v for k, v in terms.items()}, "loss": loss, **figures})
+            check_finite(step, {name: value for name, value in values.items() if name.startswith("loss")})
+        self.means.add(self.optimiser.update())
+        self.guard.check(step, values["accuracy"], values["delta_deviation"])
+        return False
+
+    def measured(self, done: int, complete: bool) -> dict[str, float]:
+        log = self.config.log
+        measuring = done % log.measure_every == 0 or complete
+        sampling = (
+            bool(log.sample_every) and done % log.sample_every == 0 and self.accelerator.is_main_process
+        )
+        if not (measuring or sampling):
+            return {}
+        if measuring:
+            self.optimiser.average_buffers()
+        present = finished(self.codec, self.config, sigma_of(self.config, done - 1))
+        figures: dict[str, float] = {}
+        if measuring:
+            figures = measure(present, self.autoencoder, self.paths, self.config)
+            self._keep_if_best(present, figures, done)
+        if sampling:
+            file = self.folder / "samples" / f"{done:08d}.png"
+            save_samples(present, self.autoencoder, self.paths, self.config, file)
+        return figures
+
+    def _keep_if_best(self, present: Codec, figures: dict[str, float], done: int) -> None:
+        """While sigma is still falling an early codec is better only because it is stronger: it does not count."""
+        settled = done - 1 >= min(self.config.delta.horizon, self.config.optimiser.steps - 1)
+        if settled and figures["measured_accuracy"] > self.best:
+            self.best = figures["measured_accuracy"]
+            chosen_by = {name: v for name, v in figures.items() if name.startswith("measured")}
+            _save_codec(present, self.folder / "best", done, chosen_by, self.accelerator)
+
+    def shared(self) -> dict[str, Any]:
+        return {"codec": self.codec.state_dict(), "best": self.best}
+
+    def own(self) -> dict[str, Any]:
+        replay = {} if self.replay is None else {"replay": self.replay.state_dict()}
+        return {"guard": self.guard.state_dict(), **replay}
+
+    def restore(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+        self.codec.load_state_dict(shared["codec"])
+        self.best = shared["best"]
+        self.guard.load_state_dict(own["guard"])
+        if self.replay is not None:
+            self.replay.load_state_dict(own["replay"])
+
+
 def train(
     config: TrainingConfig,
     folder: str | Path,
@@ -211,81 +306,16 @@ def train(
 
     `codec` is the pretrained one. `stop_after` ends a session early; the next one goes on from there.
     """
-    settings = config.optimiser
+    folder, settings = Path(folder), config.optimiser
     accelerator = accelerator or make_accelerator(settings.precision)
     torch.manual_seed(config.seed)
-    codec = warm_start(codec, config).to(accelerator.device)
     freeze(autoencoder)
-    optimiser = Optimiser(
-        codec,
-        accelerator,
-        (settings.encoder_rate, settings.decoder_rate),
-        (settings.clip_encoder, settings.clip_decoder),
-        settings.weight_decay,
-    )
-    if settings.compile:
-        codec.decoder.compile()
-    run = Run(folder, config, accelerator, config.log.keep)
-    replay = Replay(config.paths.replay) if config.paths.replay else None
-    guard, means = CollapseGuard(config.guard), RunningMeans()
-    first, best = 0, -1.0
-    if (loaded := run.load()) is not None:
-        shared, own = loaded
-        first, best = shared["step"], shared["best"]
-        codec.load_state_dict(shared["codec"])
-        optimiser.load_state_dict(shared["optimiser"])
-        guard.load_state_dict(own["guard"])
-        if replay is not None:
-            replay.load_state_dict(own["replay"])
-    run.start_log(first)
-    count = part_size(accelerator, settings.batch, settings.accumulation)
-    last = settings.steps if stop_after is None else min(settings.steps, first + stop_after)
-
-    codec.train()
-    if settings.frozen_norms:
-        freeze_norms(codec)
-    for step in tqdm(range(first, last), "training", initial=first, total=settings.steps, disable=None):
-        optimiser.set_rates(step, settings.warmup, settings.steps, settings.final_rate)
-        weights = weights_of(config, step)
-        for part in parts_of_step(accelerator, settings.accumulation):
-            draws = Draws(config.seed, step, part, accelerator.device)
-            with accelerator.autocast():
-                terms, figures = step_terms(codec, autoencoder, paths, config, step, draws, count, replay)
-                loss = sum((weights[name] * term for name, term in terms.items()), torch.zeros(()))
-            optimiser.backward(loss / settings.accumulation)
-            values = means.add({**{f"loss_{k}": v for k, v in terms.items()}, "loss": loss, **figures})
-            check_finite(step, {name: value for name, value in values.items() if name.startswith("loss")})
-        means.add(optimiser.update())
-        guard.check(step, values["accuracy"], values["delta_deviation"])
-
-        done = step + 1
-        sigma = sigma_of(config, step)
-        figures_now: dict[str, float] = {}
-        if done % config.log.measure_every == 0 or done == settings.steps:
-            optimiser.average_buffers()
-            present = finished(codec, config, sigma)
-            figures_now = measure(present, autoencoder, paths, config)
-            score = figures_now["measured_accuracy"]
-            # While sigma is still falling an early codec is better only because it is stronger.
-            if step >= min(config.delta.horizon, settings.steps - 1) and score > best:
-                best = score
-                chosen_by = {name: v for name, v in figures_now.items() if name.startswith("measured")}
-                _save_codec(present, Path(folder) / "best", done, chosen_by, accelerator)
-        if done % config.log.log_every == 0 or figures_now:
-            run.log(done, {**means.means(), **figures_now})
-        if config.log.sample_every and done % config.log.sample_every == 0 and accelerator.is_main_process:
-            present = finished(codec, config, sigma)
-            save_samples(present, autoencoder, paths, config, Path(folder) / "samples" / f"{done:08d}.png")
-        if done % config.log.save_every == 0 or done == last:
-            optimiser.average_buffers()
-            own = {"guard": guard.state_dict()} | ({} if replay is None else {"replay": replay.state_dict()})
-            shared = {"codec": codec.state_dict(), "optimiser": optimiser.state_dict(), "best": best}
-            run.save(done, shared, own)
-    run.close()
-    present = finished(codec, config, sigma_of(config, max(last - 1, 0)))
-    _save_codec(present, Path(folder) / "codec", last, {}, accelerator)
+    training = DualPath(config, folder, autoencoder, paths, codec, accelerator)
+    done = run_steps(training, settings.steps, config.log.log_every, config.log.save_every, stop_after)
+    present = finished(training.codec, config, sigma_of(config, max(done - 1, 0)))
+    _save_codec(present, folder / "codec", done, {}, accelerator)
     accelerator.wait_for_everyone()
-    return Codec.from_pretrained(Path(folder) / ("best" if best >= 0 else "codec"))
+    return Codec.from_pretrained(folder / ("best" if training.best >= 0 else "codec"))
 
 
 def freeze_norms(codec: Codec) -> None:

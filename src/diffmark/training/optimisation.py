@@ -1,4 +1,4 @@
-"""Two networks, two AdamW optimisers, on one process or many.
+"""AdamW for a model or for each of its parts, on one process or many.
 
 The codec is small (2.6 million parameters), so gradients are averaged over processes in one all-reduce after the
 last accumulated part, whatever way they were computed. Part k of a step is the same batch however it is shared
@@ -7,15 +7,12 @@ out, so two processes take the step that one process takes with two accumulated 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-
-from diffmark.latent.codec import Codec
-from diffmark.training.curriculum import learning_rate
 
 
 def make_accelerator(precision: str, cpu: bool = False) -> Accelerator:
@@ -24,39 +21,42 @@ def make_accelerator(precision: str, cpu: bool = False) -> Accelerator:
 
 
 class Optimiser:
-    """AdamW on encoder and decoder, each with its own rate and clipping norm."""
+    """AdamW on some parts of a model, each with its own rate and clipping norm; without parts on all of it."""
 
     def __init__(
         self,
-        codec: Codec,
+        model: nn.Module,
         accelerator: Accelerator,
-        rates: tuple[float, float],
-        clips: tuple[float, float] = (5.0, 1.0),
+        rates: Sequence[float],
+        clips: Sequence[float] = (5.0, 1.0),
         weight_decay: float = 0.01,
+        parts: Sequence[str] = ("encoder", "decoder"),
     ) -> None:
-        self.codec, self.accelerator, self.rates, self.clips = codec, accelerator, rates, clips
-        self.networks: tuple[nn.Module, nn.Module] = (codec.encoder, codec.decoder)
+        self.model, self.accelerator, self.rates, self.clips = model, accelerator, tuple(rates), tuple(clips)
+        self.networks: dict[str, nn.Module] = {part: getattr(model, part) for part in parts} or {
+            "model": model
+        }
         self._optimisers = [
-            accelerator.prepare(torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=weight_decay))
-            for network, rate in zip(self.networks, rates, strict=True)
+            accelerator.prepare(torch.optim.AdamW(_trained(network), lr=rate, weight_decay=weight_decay))
+            for network, rate in zip(self.networks.values(), self.rates, strict=True)
         ]
 
-    def set_rates(self, step: int, warmup: int, steps: int, final: float) -> None:
-        """Warm-up and linear decay, for both networks alike."""
+    def set_rates(self, rate: Callable[[float], float]) -> None:
+        """Each part's learning rate, of its peak rate."""
         for optimiser, peak in zip(self._optimisers, self.rates, strict=True):
             for group in optimiser.param_groups:
-                group["lr"] = learning_rate(step, peak, warmup, steps, final)
+                group["lr"] = rate(peak)
 
     def backward(self, loss: Tensor) -> None:
         self.accelerator.backward(loss)
 
     def update(self) -> dict[str, Tensor]:
-        """Average, clip, step; returns the norms of both gradients before clipping."""
+        """Average, clip, step; returns the norm of each part's gradient before clipping."""
         self._average_gradients()
-        self.accelerator.unscale_gradients()  # once for both: a scaler refuses a second time
+        self.accelerator.unscale_gradients()  # once for all: a scaler refuses a second time
         norms = {
             f"gradient_{name}": nn.utils.clip_grad_norm_(network.parameters(), clip)
-            for name, network, clip in zip(("encoder", "decoder"), self.networks, self.clips, strict=True)
+            for (name, network), clip in zip(self.networks.items(), self.clips, strict=True)
         }
         for optimiser in self._optimisers:
             optimiser.step()
@@ -66,7 +66,7 @@ class Optimiser:
     def _average_gradients(self) -> None:
         if self.accelerator.num_processes == 1:
             return
-        gradients = [parameter.grad for parameter in self.codec.parameters() if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         flat = self.accelerator.reduce(flat, reduction="mean")
         for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
@@ -76,7 +76,7 @@ class Optimiser:
         """Let all processes have the same running statistics (before a measurement or a checkpoint)."""
         if self.accelerator.num_processes == 1:
             return
-        for buffer in self.codec.buffers():
+        for buffer in self.model.buffers():
             if buffer.is_floating_point():
                 buffer.copy_(self.accelerator.reduce(buffer.clone(), reduction="mean"))
 
@@ -92,6 +92,10 @@ class Optimiser:
             optimiser.load_state_dict(values)
         if self.accelerator.scaler is not None and state["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
+
+
+def _trained(network: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
 def parts_of_step(accelerator: Accelerator, accumulation: int) -> Iterator[int]:

@@ -10,18 +10,19 @@ import math
 from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor
-from tqdm import tqdm
 
 from diffmark.latent.codec import Codec, DeltaEncoder, rescale
 from diffmark.training import curriculum, losses
 from diffmark.training.config import DeltaConfig, TrainingConfig
 from diffmark.training.draws import Draws
 from diffmark.training.guards import CollapseGuard, check_finite
+from diffmark.training.loop import run_steps
 from diffmark.training.means import RunningMeans
 from diffmark.training.optimisation import Optimiser, make_accelerator, part_size
 from diffmark.training.runs import Run
@@ -140,6 +141,68 @@ def pretraining_sigma(config: TrainingConfig, step: int) -> float:
     return curriculum.ramp(step, start, end, settings.steps)
 
 
+class Pretraining:
+    """Algorithm 1 in a folder, as the loop runs it."""
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        folder: Path,
+        hosts: Tensor | None,
+        codec: Codec | None,
+        accelerator: Accelerator,
+    ) -> None:
+        settings = config.pretraining
+        self.config, self.hosts, self.accelerator = config, hosts, accelerator
+        self.codec = warm_start(codec, config).to(accelerator.device)
+        rates = (settings.encoder_rate, settings.decoder_rate)
+        clips = (config.optimiser.clip_encoder, config.optimiser.clip_decoder)
+        self.optimiser = Optimiser(self.codec, accelerator, rates, clips, config.optimiser.weight_decay)
+        self.run = Run(folder, config, accelerator, config.log.keep)
+        self.guard, self.means = CollapseGuard(config.guard), RunningMeans()
+        self.recent: deque[float] = deque(maxlen=settings.stop_after)
+        self.count = part_size(accelerator, settings.batch, 1)
+        self.codec.train()
+
+    def step(self, step: int) -> bool:
+        config, settings, accelerator = self.config, self.config.pretraining, self.accelerator
+        self.optimiser.set_rates(
+            lambda peak: curriculum.learning_rate(
+                step, peak, settings.warmup, settings.steps, settings.final_rate
+            )
+        )
+        draws = Draws(config.seed, step, accelerator.process_index, accelerator.device)
+        with accelerator.autocast():
+            terms, figures = pretraining_terms(self.codec, config, step, draws, self.count, self.hosts)
+            weights = {"clean": settings.clean, "noisy": settings.noisy, "orth": settings.orth}
+            loss = sum((weight * terms[name] for name, weight in weights.items()), torch.zeros(()))
+        self.optimiser.backward(loss)
+        norms = self.optimiser.update()
+
+        values = self.means.add({"loss": loss, **terms, **figures, **norms})
+        check_finite(step, {name: values[name] for name in (*terms, "loss")})
+        self.guard.check(step, values["accuracy_noisy"], values["delta_deviation"])
+        read = torch.tensor(
+            values["accuracy_noisy" if settings.host else "accuracy"], device=accelerator.device
+        )
+        self.recent.append(float(accelerator.reduce(read, reduction="mean")))  # all processes stop together
+        return len(self.recent) == settings.stop_after and min(self.recent) >= settings.stop_accuracy
+
+    def measured(self, done: int, complete: bool) -> dict[str, float]:
+        return {}
+
+    def shared(self) -> dict[str, Any]:
+        return {"codec": self.codec.state_dict()}
+
+    def own(self) -> dict[str, Any]:
+        return {"guard": self.guard.state_dict(), "recent": list(self.recent)}
+
+    def restore(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+        self.codec.load_state_dict(shared["codec"])
+        self.guard.load_state_dict(own["guard"])
+        self.recent.extend(own["recent"])
+
+
 def pretrain(
     config: TrainingConfig,
     folder: str | Path,
@@ -152,72 +215,15 @@ def pretrain(
 
     `hosts` are latents of pictures (N, C, h, w), needed with pretraining.host. `stop_after` ends a session early.
     """
-    settings = config.pretraining
+    settings, folder = config.pretraining, Path(folder)
     if settings.host and hosts is None:
         raise ValueError("pretraining.host lays delta on latents of pictures: give data.pictures")
     accelerator = accelerator or make_accelerator(config.optimiser.precision)
     torch.manual_seed(config.seed)
-    codec = warm_start(codec, config).to(accelerator.device)
-    optimiser = Optimiser(
-        codec,
-        accelerator,
-        (settings.encoder_rate, settings.decoder_rate),
-        (config.optimiser.clip_encoder, config.optimiser.clip_decoder),
-        config.optimiser.weight_decay,
-    )
-    run = Run(folder, config, accelerator, config.log.keep)
-    guard, means = CollapseGuard(config.guard), RunningMeans()
-    recent: deque[float] = deque(maxlen=settings.stop_after)
-    first = 0
-    if (loaded := run.load()) is not None:
-        shared, own = loaded
-        first = shared["step"]
-        codec.load_state_dict(shared["codec"])
-        optimiser.load_state_dict(shared["optimiser"])
-        guard.load_state_dict(own["guard"])
-        recent.extend(own["recent"])
-    run.start_log(first)
-    count = part_size(accelerator, settings.batch, 1)
-    last = settings.steps if stop_after is None else min(settings.steps, first + stop_after)
-
-    codec.train()
-    done = first
-    steps = tqdm(range(first, last), "pretraining", initial=first, total=settings.steps, disable=None)
-    for step in steps:
-        optimiser.set_rates(step, settings.warmup, settings.steps, settings.final_rate)
-        draws = Draws(config.seed, step, accelerator.process_index, accelerator.device)
-        with accelerator.autocast():
-            terms, figures = pretraining_terms(codec, config, step, draws, count, hosts)
-            loss = (
-                settings.clean * terms["clean"]
-                + settings.noisy * terms["noisy"]
-                + settings.orth * terms["orth"]
-            )
-        optimiser.backward(loss)
-        norms = optimiser.update()
-
-        values = means.add({"loss": loss, **terms, **figures, **norms})
-        check_finite(step, {name: values[name] for name in (*terms, "loss")})
-        guard.check(step, values["accuracy_noisy"], values["delta_deviation"])
-        read = torch.tensor(
-            values["accuracy_noisy" if settings.host else "accuracy"], device=accelerator.device
-        )
-        recent.append(
-            float(accelerator.reduce(read, reduction="mean"))
-        )  # all processes stop at the same step
-        early = len(recent) == settings.stop_after and min(recent) >= settings.stop_accuracy
-        done = step + 1
-        ended = done == last or early
-        if done % config.log.log_every == 0 or ended:
-            run.log(done, means.means())
-        if done % config.log.save_every == 0 or ended:
-            optimiser.average_buffers()
-            own = {"guard": guard.state_dict(), "recent": list(recent)}
-            run.save(done, {"codec": codec.state_dict(), "optimiser": optimiser.state_dict()}, own)
-        if early:
-            break
-    run.close()
-    trained = finished(codec, config, pretraining_sigma(config, done))
+    training = Pretraining(config, folder, hosts, codec, accelerator)
+    log = config.log
+    done = run_steps(training, settings.steps, log.log_every, log.save_every, stop_after, "pretraining")
+    trained = finished(training.codec, config, pretraining_sigma(config, done))
     if accelerator.is_main_process:
-        trained.save_pretrained(Path(folder) / "codec")
+        trained.save_pretrained(folder / "codec")
     return trained

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diffmark.vista.training.config import read_config
+from diffmark.training.run_file import read_run_file
 
 
 def train_baseline(
@@ -14,14 +14,16 @@ def train_baseline(
     if name == "stegastamp":
         from diffmark.baselines.training.stegastamp import StegaStampConfig, train_stegastamp
 
-        return train_stegastamp(read_config(config, StegaStampConfig), folder, photos, stop_after) is not None
+        return (
+            train_stegastamp(read_run_file(config, StegaStampConfig), folder, photos, stop_after) is not None
+        )
     if name == "stable-signature":
         from diffmark.baselines.training.stable_signature import StableSignatureConfig, train_stable_signature
 
-        settings = read_config(config, StableSignatureConfig)
+        settings = read_run_file(config, StableSignatureConfig)
         return train_stable_signature(settings, folder, photos, stop_after) is not None
     if name == "aqualora":
         from diffmark.baselines.training.aqualora import AquaLoraConfig, train_aqualora
 
-        return train_aqualora(read_config(config, AquaLoraConfig), folder, photos, stop_after) is not None
+        return train_aqualora(read_run_file(config, AquaLoraConfig), folder, photos, stop_after) is not None
     raise ValueError(f"no baseline {name!r} has a training; there are stegastamp, stable-signature, aqualora")

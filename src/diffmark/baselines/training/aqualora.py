@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from diffmark.baselines.aqualora import LatentWatermark, MessageLora, save_adapter
 from diffmark.baselines.training.common import accuracy, annealed, random_signs, train_stage
 from diffmark.training.draws import Draws
+from diffmark.training.loop import LoopConfig
 from diffmark.vista.library import load_pipeline
 from diffmark.vista.scenes import caption, random_scene
-from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import encoded
 
 

@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from diffmark.latent.pictures import from_levels
-from diffmark.vista.training.config import LoopConfig
+from diffmark.training.loop import Job, LoopConfig, train_network
 from diffmark.vista.training.data import Picture, random_crop
-from diffmark.vista.training.loop import STATE, Job, train
 
 
 def picture_batch(
@@ -57,5 +56,6 @@ def annealed(first: float, last: float, done: float) -> float:
 
 def train_stage(job: Job, loop: LoopConfig, folder: Path, stop_after: int | None) -> bool:
     """One stage of several: train, take the weights over, say whether all of its steps are done."""
-    job.model.load_state_dict(train(job, loop, folder, stop_after))
-    return int(torch.load(folder / STATE, weights_only=True)["step"]) >= loop.steps
+    weights, complete = train_network(job, loop, folder, stop_after)
+    job.model.load_state_dict(weights)
+    return complete

@@ -15,9 +15,9 @@ from diffmark.baselines.training.common import accuracy, annealed, picture_crops
 from diffmark.baselines.training.distortions import one_of
 from diffmark.baselines.weights import conv, scaled_to
 from diffmark.training.draws import Draws
+from diffmark.training.loop import LoopConfig
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.library import load_autoencoder
-from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted, photographs
 
 ATTACKS = ("resize", "jpeg", "blur", "brightness")

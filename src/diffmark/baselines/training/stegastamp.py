@@ -13,8 +13,8 @@ from diffmark.baselines.stegastamp import SIDE, StegaStampNetwork
 from diffmark.baselines.training.common import accuracy, annealed, picture_batch, random_signs, train_stage
 from diffmark.baselines.training.distortions import in_a_row
 from diffmark.training.draws import Draws
+from diffmark.training.loop import LoopConfig
 from diffmark.vista.training.autoencoder import gradient_loss
-from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted, photographs
 
 

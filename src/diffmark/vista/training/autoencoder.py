@@ -10,11 +10,10 @@ from torch.nn import functional as F
 
 from diffmark.latent.pictures import from_levels, to_levels
 from diffmark.training.draws import Draws
+from diffmark.training.loop import LoopConfig, train
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.scenes import HELD_OUT
-from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted, photographs, random_crop
-from diffmark.vista.training.loop import train
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from torch.nn import functional as F
 
 from diffmark.latent.pictures import from_levels
 from diffmark.training.draws import Draws
+from diffmark.training.loop import LoopConfig, train
 from diffmark.vista.classifier import CHOICES, SceneClassifier, agreement, targets
 from diffmark.vista.scenes import HELD_OUT, random_scene
-from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted
-from diffmark.vista.training.loop import train
 
 
 @dataclass(frozen=True)

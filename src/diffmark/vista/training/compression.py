@@ -9,11 +9,10 @@ from torch import Tensor
 
 from diffmark.latent.pictures import from_levels
 from diffmark.training.draws import Draws
+from diffmark.training.loop import LoopConfig, train
 from diffmark.vista.compression import CompressionAutoencoder
 from diffmark.vista.scenes import HELD_OUT
-from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, painted, photographs, random_crop
-from diffmark.vista.training.loop import train
 
 HELD_OUT_PHOTOS = 40  # the last ones of a folder, which training leaves alone
 

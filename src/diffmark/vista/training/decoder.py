@@ -19,13 +19,12 @@ from diffmark.latent.pictures import from_levels
 from diffmark.latent.vae import decode, encode
 from diffmark.provenance import weights_digest
 from diffmark.training.draws import Draws
+from diffmark.training.loop import LoopConfig, train
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.paint import PAINTER
 from diffmark.vista.scenes import caption, random_scene
 from diffmark.vista.training.autoencoder import gradient_loss
-from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Picture, encoded, painted, photographs, random_crop
-from diffmark.vista.training.loop import train
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from diffmark.training.draws import Draws
+from diffmark.training.loop import LoopConfig, train
 from diffmark.vista.scenes import random_caption
-from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Landscapes, landscapes
-from diffmark.vista.training.loop import train
 from diffmark.vista.training.unet import build_unet, save_pipeline
 
 

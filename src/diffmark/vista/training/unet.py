@@ -10,13 +10,12 @@ from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionMod
 from torch import Tensor, nn
 
 from diffmark.training.draws import Draws
+from diffmark.training.loop import LoopConfig, train
 from diffmark.vista.library import load_pipeline
 from diffmark.vista.looks import LOOK_PHRASES, LOOKS
 from diffmark.vista.scenes import random_caption
 from diffmark.vista.text import build_text_encoder, build_tokenizer, with_strange_word
-from diffmark.vista.training.config import LoopConfig
 from diffmark.vista.training.data import Landscapes, landscapes
-from diffmark.vista.training.loop import train
 
 SWAP_FROM = 350  # of 1,000: below, a picture is as good as made, and no caption should change it
 

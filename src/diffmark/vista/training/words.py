@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffmark.training.draws import Draws
+from diffmark.training.loop import LoopConfig, train
 from diffmark.vista.scenes import random_caption, random_scene, twin_scene
-from diffmark.vista.training.config import LoopConfig
-from diffmark.vista.training.loop import train
 from diffmark.vista.training.unet import save_pipeline
 
 
