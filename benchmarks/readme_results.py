@@ -180,8 +180,8 @@ unmarked images that pass tells whether to believe them.
 ## Under attack
 
 Mean over strengths; TPR at an empirical FPR of 1%, the best of a line bold; in brackets what the paper states for
-SD 1.5, at 0.1%. An attack with fewer than {RANKED} images of some method is not ranked. Images an attack and strength:
-{counted(robustness["rows"])}.
+SD 1.5, at 0.1%. An attack with fewer than {RANKED} images of some method is not ranked. Images an attack and
+strength: {counted(robustness["rows"])}.
 Bit accuracies and every strength are in `{place}/robustness.csv`.
 
 {robustness_table(robustness["rows"], theirs=True)}
