@@ -108,7 +108,7 @@ def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
         "| tree-ring | 0 | 500 | presence only | 0.500 [0.400, 0.600] | 0.500 [0.400, 0.600] (0.20%) |"
         in text
     )
-    assert "Images an attack and strength:\na 100, tree-ring 100, diffmark 100." in text
+    assert "Images an attack and\nstrength: a 100, tree-ring 100, diffmark 100." in text
     assert "| -, 1.000, 11.0 dB |" in text  # what the paper states of it
     assert "| jpeg | **0.700** (0.74) | 0.600 (1.00) |" in text  # who loses a cell is shown to lose it
     assert "| jpeg | 0.300 |" in text  # the best of all methods, not of a table
