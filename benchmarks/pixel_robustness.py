@@ -41,6 +41,7 @@ from diffmark.provenance import command_line, versions  # noqa: E402
 from diffmark.statistics import clopper_pearson, match_threshold  # noqa: E402
 
 FPR = 1e-6
+GROUPS = ("figures", "sizes", "curve", "waves")  # of tasks
 SIDE = 512
 STRENGTHS = (0.2, 0.4, 0.6, 0.8, 1.0)
 QUALITIES = (65.0, 70.0, 75.0, 80.0, 85.0, 90.0)  # of the strength curve
@@ -290,7 +291,7 @@ class Task:
     method: str
     number: int  # of the picture
     size: int = SIDE
-    group: str = "figures"  # of attacks: figures, waves, sizes or curve
+    group: str = "figures"  # one of GROUPS
     quality: float | None = None
 
     @property
@@ -301,8 +302,8 @@ class Task:
 _state: dict[str, Any] = {}
 
 
-def prepare(paths: list[Path], autoencoders: str | None, seed: int) -> None:
-    _state.update(paths=paths, attacks=attacks(autoencoders), seed=seed)
+def prepare(paths: list[Path], autoencoders: str | None, seed: int, few: int) -> None:
+    _state.update(paths=paths, attacks=attacks(autoencoders), seed=seed, few=few)
 
 
 def measure(task: Task) -> Row:
@@ -324,7 +325,9 @@ def measure(task: Task) -> Row:
 
 
 def _names(task: Task, known: list[str]) -> list[str]:
-    """The attacks of a task."""
+    """The attacks of a task; round trips are slow, and for few pictures."""
+    if task.number >= _state["few"]:
+        known = [name for name in known if name not in (*ROUND_TRIPS, "taesd twice")]
     wanted = {
         "figures": [name for name in known if not name.startswith("waves ")],
         "waves": [name for name in known if name.startswith("waves ")],
@@ -543,8 +546,14 @@ def main() -> None:
     parser.add_argument("--autoencoders", type=Path, help="folder of taesd*_encoder.safetensors and the like")
     parser.add_argument("--folder", type=Path, required=True, help="of the run")
     parser.add_argument("--count", type=int, default=48)
-    parser.add_argument("--few", type=int, default=12, help="pictures for slow methods and other sizes")
+    parser.add_argument(
+        "--few",
+        type=int,
+        default=12,
+        help="pictures for what is slow: other methods, other sizes, round trips",
+    )
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--groups", nargs="*", choices=GROUPS, default=GROUPS, help="only these tasks")
     parser.add_argument("--part", default="1/1", help="i/n: only this share of the tasks")
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--report", action="store_true", help="write the results of the rows that are there")
@@ -558,11 +567,17 @@ def main() -> None:
     if not options.report:
         paths = chosen(options.pictures, options.count, options.seed)
         autoencoders = str(options.autoencoders) if options.autoencoders else None
-        tasks = of_share(tasks_of(options.count, options.few), options.part)
+        tasks = [task for task in tasks_of(options.count, options.few) if task.group in options.groups]
+        tasks = of_share(tasks, options.part)
         run.extend(
-            measure, tasks, options.jobs, lambda task: task.name, prepare, (paths, autoencoders, options.seed)
+            measure,
+            tasks,
+            options.jobs,
+            lambda task: task.name,
+            prepare,
+            (paths, autoencoders, options.seed, options.few),
         )
-    if options.part == "1/1":
+    if options.report or options.part == "1/1":
         write(run, options.seed, options.out, options.docs)
 
 
