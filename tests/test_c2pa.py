@@ -173,6 +173,7 @@ def test_errors_name_the_file(tmp_path, pem):
     assert list(tmp_path.glob("*.signed")) == []
     with pytest.raises(ManifestError, match="manifests go into .png"):
         signer.sign(tmp_path / "a.bmp", HANDLE)
+    pem.root.chmod(0o600)
     with pytest.raises(ManifestError, match="not a private key in PEM"):
         ManifestSigner(pem.chain, pem.root)
     with pytest.raises(ManifestError, match="not a manifest store"):

@@ -9,7 +9,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import tempfile
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +23,13 @@ from diffmark.private import check_private
 if TYPE_CHECKING:
     import c2pa
 
+    from diffmark.disclosure.provider import Disclosure
+
 ALGORITHM = "org.diffmark.latent64.1"  # 64 bits in the latents, read by this project's decoder
-GENERATED = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
+SOURCE_TYPES = "http://cv.iptc.org/newscodes/digitalsourcetype/"
+GENERATED = f"{SOURCE_TYPES}trainedAlgorithmicMedia"
+DISCLOSURE = "org.diffmark.disclosure"  # assertion: provider, system, version, time, id
+COMMAND_SECONDS = 60  # that a signing command may take
 FORMATS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 _NO_COPIES = {"builder": {"thumbnail": {"enabled": False}}, "verify": {"remote_manifest_fetch": False}}
 
@@ -43,6 +51,8 @@ class Inspection:
     value: str | None
     actions: tuple[str, ...]
     source_type: str | None  # IPTC term of how the image was made
+    disclosure: dict[str, str] | None  # provider, system, version, time, id
+    time: str | None  # of the time-stamping authority, if one was asked
     problems: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,32 +61,77 @@ class Inspection:
 
 
 class ManifestSigner:
-    """Signs images with a certificate chain and a private key, both PEM files."""
+    """Signs images with a certificate chain and a private key, both PEM files, or a command that holds the key.
 
-    def __init__(self, chain: Path, key: Path) -> None:
-        check_private(key, "a private key")
+    The command gets what is to be signed on standard input and writes the signature to standard output: DER or raw
+    for elliptic curves. `ta_url` is a time-stamping authority (RFC 3161) that is asked at every signature.
+    """
+
+    def __init__(
+        self,
+        chain: Path,
+        key: Path | None = None,
+        *,
+        command: Sequence[str] = (),
+        algorithm: str = "es256",
+        ta_url: str | None = None,
+    ) -> None:
         library = _library()
-        info = library.C2paSignerInfo(_algorithm(key), chain.read_bytes(), key.read_bytes(), None)
+        if (key is None) == (not command):
+            raise ManifestError(f"{chain}: a signer needs either a private key or a command")
         try:
-            self._signer = library.Signer.from_info(info)
+            if key is not None:
+                check_private(key, "a private key")
+                info = library.C2paSignerInfo(
+                    _algorithm(key), chain.read_bytes(), key.read_bytes(), ta_url.encode() if ta_url else None
+                )
+                self._signer = library.Signer.from_info(info)
+            else:
+                known = {name.lower(): value for name, value in library.C2paSigningAlg.__members__.items()}
+                if algorithm.lower() not in known:
+                    raise ManifestError(f"an algorithm is one of {', '.join(known)}, got {algorithm!r}")
+                signing = known[algorithm.lower()]
+                self._signer = library.Signer.from_callback(
+                    lambda data: _run(command, data), signing, chain.read_text(), ta_url
+                )
         except library.C2paError as error:
-            raise ManifestError(f"{chain} and {key} cannot sign: {error}") from error
+            raise ManifestError(f"{chain} cannot sign: {error}") from error
+        self.chain = chain
+
+    def check(self) -> None:
+        """Sign a picture of a few pixels and read it back: a bad certificate is said before any work."""
+        from PIL import Image
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trial.png"
+            Image.new("RGB", (16, 16)).save(path)
+            self.sign(path, None)
+            seen = inspect(path)
+        if seen.signature == "broken" or seen.content != "unchanged":
+            raise ManifestError(f"{self.chain} cannot sign: {'; '.join(seen.problems) or seen.signature}")
 
     def sign(
-        self, path: Path, handle: str, kind: str | None = None, parent: Path | None = None
+        self,
+        path: Path,
+        handle: str | None,
+        kind: str | None = None,
+        parent: Path | None = None,
+        disclosure: Disclosure | None = None,
     ) -> tuple[str, bytes]:
         """Put a manifest into the image at `path`; pixels and other metadata stay. Returns its URN and its bytes.
 
-        `kind` is the media type, by default after the suffix. `parent` is the image before it was marked; without
-        one the image counts as generated.
+        `handle` is that of the key; without one the mark is named, but not bound. `kind` is the media type, by
+        default after the suffix. `parent` is the image before it was marked; without one the image counts as
+        generated. A manifest that the parent has is kept in the new one.
         """
         library = _library()
         kind = kind or _kind(path)
         name = f"urn:c2pa:{uuid.uuid4()}"
         partial = path.with_name(path.name + ".signed")
         context = library.Context.from_dict(_NO_COPIES)
+        definition = _definition(name, handle, parent is None, disclosure)
         try:
-            with library.Builder(_definition(name, handle, parent is None), context) as builder:
+            with library.Builder(definition, context) as builder:
                 if parent is not None:
                     _add_parent(builder, parent)
                 with path.open("rb") as source, partial.open("w+b") as signed:
@@ -86,6 +141,18 @@ class ManifestSigner:
             raise ManifestError(f"{path}: cannot be signed: {error}") from error
         os.replace(partial, path)
         return name, bytes(data)
+
+
+def _run(command: Sequence[str], data: bytes) -> bytes:
+    """The signature that a command gives."""
+    try:
+        done = subprocess.run(list(command), input=data, capture_output=True, timeout=COMMAND_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ManifestError(f"{command[0]}: cannot sign: {error}") from error
+    if done.returncode or not done.stdout:
+        said = done.stderr.decode(errors="replace").strip()[-200:]
+        raise ManifestError(f"{command[0]}: cannot sign: exit code {done.returncode} {said}")
+    return done.stdout
 
 
 def inspect(image: Path, anchors: Path | None = None, manifest: bytes | None = None) -> Inspection:
@@ -133,23 +200,31 @@ def _boxes(data: bytes) -> list[bytes]:
     return found
 
 
-def _definition(name: str, handle: str, generated: bool) -> dict[str, Any]:
+def _definition(
+    name: str, handle: str | None, generated: bool, disclosure: Disclosure | None
+) -> dict[str, Any]:
     agent = {"name": "DiffMark", "version": __version__}
-    actions: list[dict[str, Any]] = [{"action": "c2pa.watermarked.bound", "softwareAgent": agent}]
+    bound = "bound" if handle else "unbound"
+    actions: list[dict[str, Any]] = [{"action": f"c2pa.watermarked.{bound}", "softwareAgent": agent}]
     if generated:
         made = {"action": "c2pa.created", "digitalSourceType": GENERATED, "softwareAgent": agent}
         actions.insert(0, made)
     else:
         actions.insert(0, {"action": "c2pa.opened", "parameters": {"ingredientIds": ["parent"]}})
-    binding = {"alg": ALGORITHM, "blocks": [{"scope": {}, "value": handle}]}
-    return {
-        "label": name,
-        "claim_generator_info": [agent],
-        "assertions": [
-            {"label": "c2pa.actions.v2", "data": {"actions": actions}},
-            {"label": "c2pa.soft-binding", "data": binding},
-        ],
-    }
+    assertions: list[dict[str, Any]] = [{"label": "c2pa.actions.v2", "data": {"actions": actions}}]
+    if handle:
+        binding = {"alg": ALGORITHM, "blocks": [{"scope": {}, "value": handle}]}
+        assertions.append({"label": "c2pa.soft-binding", "data": binding})
+    generators = [agent]
+    if disclosure is not None:
+        own = disclosure.provider
+        system = {"name": own.system, "version": own.version}
+        generators = [system]
+        actions[0]["when"] = disclosure.time
+        if generated:
+            actions[0] |= {"softwareAgent": system, "digitalSourceType": SOURCE_TYPES + own.source_type}
+        assertions.append({"label": DISCLOSURE, "data": disclosure.to_dict()})
+    return {"label": name, "claim_generator_info": generators, "assertions": assertions}
 
 
 def _add_parent(builder: c2pa.Builder, parent: Path) -> None:
@@ -183,6 +258,8 @@ def _inspection(document: dict[str, Any], trusting: bool) -> Inspection:
         value=next((block.get("value") for block in binding.get("blocks", [])), None),
         actions=tuple(action["action"] for action in actions),
         source_type=next((a["digitalSourceType"] for a in actions if a.get("digitalSourceType")), None),
+        disclosure=assertions.get(DISCLOSURE),
+        time=active.get("signature_info", {}).get("time"),
         problems=tuple(f"{failure['code']}: {failure.get('explanation', '')}" for failure in broken),
     )
 

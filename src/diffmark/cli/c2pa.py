@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,8 @@ from diffmark.cli.marks import KeyFile, ring_for
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
 
 if TYPE_CHECKING:
+    from diffmark.c2pa import ManifestSigner
+    from diffmark.disclosure import Provider
     from diffmark.registry import Registry
 
 app = typer.Typer(help="Signed C2PA manifests that name the mark.", no_args_is_help=True)
@@ -21,6 +24,10 @@ Chain = Annotated[
     typer.Option("--c2pa-cert", help="PEM chain to sign a C2PA manifest with; needs the registry."),
 ]
 PrivateKey = Annotated[Path | None, typer.Option("--c2pa-key", help="PEM private key of that chain.")]
+Disclose = Annotated[
+    Path | None,
+    typer.Option(help="TOML of the provider: write XMP, AIGC fields and a signed manifest (docs/law.md)."),
+]
 Anchors = Annotated[Path | None, typer.Option("--trust", help="PEM with the root certificates to trust.")]
 Finish = Callable[..., dict[str, Any]]
 
@@ -76,21 +83,74 @@ def recover(
     typer.echo(f"{names[0][0]}  {out}" + (f"  ({len(names) - 1} older ones)" if names[1:] else ""))
 
 
-def signing(registry: Registry | None, chain: Path | None, key: Path | None) -> Finish | None:
-    """What signs an image and keeps its manifest: (path, bits, ...) -> what to record; None if not asked for."""
+@app.command("test-chain")
+def make_chain(
+    folder: Annotated[Path, typer.Argument(help="New folder for chain.pem, key.pem and root.pem.")],
+    days: Annotated[int, typer.Option(min=-300, max=400, help="How long the certificates hold.")] = 30,
+) -> None:
+    """Make certificates to try signing with. Nobody trusts them: for real ones see docs/law.md."""
+    from diffmark.disclosure.chain import make
+
+    folder.mkdir(parents=True)
+    made = make(folder, days)
+    typer.echo(f"{made.chain}\n{made.key}\n{made.root}")
+
+
+@dataclass(frozen=True)
+class Disclosing:
+    """What was asked for and checked: a provider's disclosure, a signer, or both."""
+
+    signer: ManifestSigner | None
+    provider: Provider | None
+
+
+def disclosing(chain: Path | None, key: Path | None, provider: Path | None) -> Disclosing | None:
+    """Read and try what signs, before any work; None if nothing was asked for."""
     if (chain is None) != (key is None):
         raise typer.BadParameter("--c2pa-cert and --c2pa-key go together")
-    if chain is None or key is None or registry is None:
+    if chain is None and provider is None:
         return None
+    if chain is not None and provider is not None:
+        raise typer.BadParameter("--disclose has a table for signing: leave out --c2pa-cert")
     from diffmark.c2pa import ManifestSigner
+    from diffmark.disclosure import Provider
+
+    own = Provider.from_file(provider) if provider is not None else None
+    signer = ManifestSigner(chain, key) if chain is not None else None
+    if own is not None and own.c2pa:
+        asked = own.c2pa
+        signer = ManifestSigner(
+            Path(asked["certificate"]),
+            Path(asked["key"]) if "key" in asked else None,
+            command=asked.get("signer", ()),
+            algorithm=asked.get("algorithm", "es256"),
+            ta_url=asked.get("ta_url"),
+        )
+    if signer is not None:
+        signer.check()
+    return Disclosing(signer, own)
+
+
+def signing(registry: Registry | None, asked: Disclosing | None) -> Finish | None:
+    """What discloses and signs an image and keeps its manifest: (path, bits, ...) -> what to record."""
+    if asked is None:
+        return None
+    from diffmark.disclosure.embedding import disclose
     from diffmark.secret import to_hex
 
-    signer, manifests = ManifestSigner(chain, key), registry.manifests
-
     def finish(path: Path, bits: Any, kind: str | None = None, parent: Path | None = None) -> dict[str, Any]:
-        name, data = signer.sign(path, manifests.handle(to_hex(bits)), kind, parent)
-        manifests.put(name, to_hex(bits), data)
-        return {"manifest": name}
+        record: dict[str, Any] = {}
+        own = asked.provider.disclosure() if asked.provider else None
+        if own is not None:
+            disclose(path, own.fields())
+            record["disclosure"] = own.to_dict()
+        if asked.signer is not None:
+            handle = registry.manifests.handle(to_hex(bits)) if registry is not None else None
+            name, data = asked.signer.sign(path, handle, kind, parent, own)
+            if registry is not None:
+                registry.manifests.put(name, to_hex(bits), data)
+            record["manifest"] = name
+        return record
 
     return finish
 

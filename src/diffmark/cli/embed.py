@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diffmark.cli.c2pa import Chain, PrivateKey, signing
+from diffmark.cli.c2pa import Chain, Disclose, PrivateKey, disclosing, signing
 from diffmark.cli.marks import (
     DEFAULT_BITS,
     Account,
@@ -79,6 +79,7 @@ def embed(
     ] = None,
     c2pa_cert: Chain = None,
     c2pa_key: PrivateKey = None,
+    disclose: Disclose = None,
     registry: Url = None,
     actor: Actor = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
@@ -98,6 +99,9 @@ def embed(
     targets = _targets(paths, out, format)
     scheme = read_scheme(payload_key, payload_bits, 64) if codec == "pixel" else None
     check_choice(secret, principal, scheme, account if codec == "pixel" else None)
+    asked = disclosing(c2pa_cert, c2pa_key, disclose)  # a bad certificate is said before any work
+    if asked and asked.provider and any(target.suffix.lower() == ".gif" for target in targets):
+        raise typer.BadParameter("disclosures go into PNG, JPEG and WebP: give --format")
     records = out / RECORDS if targets[0] != out else None
     code = 0
     with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:
@@ -111,7 +115,7 @@ def embed(
             scheme = read_scheme(payload_key, payload_bits, marker.length)
             check_choice(secret, principal, scheme, account)
         tell_key(ring)
-        finish = signing(keys, c2pa_cert, c2pa_key)
+        finish = signing(keys, asked)
         if finish and keys is not None and principal is None:
             if secret == "random":
                 raise typer.BadParameter(

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from diffmark.cli.c2pa import Chain, PrivateKey, signing
+from diffmark.cli.c2pa import Chain, Disclose, PrivateKey, disclosing, signing
 from diffmark.cli.marks import (
     DEFAULT_BITS,
     Account,
@@ -72,6 +72,7 @@ def generate(
     out: Annotated[Path, typer.Option(help="Folder for PNGs and images.jsonl.")] = Path("generated"),
     c2pa_cert: Chain = None,
     c2pa_key: PrivateKey = None,
+    disclose: Disclose = None,
     registry: Url = None,
     actor: Actor = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
@@ -87,6 +88,7 @@ def generate(
 
     texts = _prompts(prompt, prompts)
     as_ring(key)  # a bad key is said before any work
+    asked = disclosing(c2pa_cert, c2pa_key, disclose)  # so is a bad certificate
     if codec is not None and layers is Layers.pixel:
         raise typer.BadParameter("the pixel layer alone needs no latent codec: leave out --codec or --layers")
     pixel = PixelCodec() if layers is not Layers.generation else None
@@ -127,7 +129,7 @@ def generate(
         if loaded is not None:
             loaded.use_key(ring.current)
         tell_key(ring)
-        finish = signing(keys, c2pa_cert, c2pa_key)
+        finish = signing(keys, asked)
         prompts_of_all = texts * count
         secrets = secrets_for(
             len(prompts_of_all), length, secret, principal, scheme, account, keys, "generate"

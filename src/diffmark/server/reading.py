@@ -18,8 +18,8 @@ from diffmark.images import Picture
 from diffmark.secret import Bits
 from diffmark.server.batching import Batcher, OverloadError
 
-GUESS = 0.2  # seconds that an image is read in, until some were
-PATIENCE = 0.7  # share of a request's time that it may wait for others
+GUESS = 0.4  # seconds that an image is read in, until some were
+PATIENCE = 0.5  # share of a request's time that it may wait for others
 
 
 class Reading:
@@ -53,7 +53,12 @@ class Reading:
         if wait > PATIENCE * seconds:
             raise OverloadError(f"images wait for {wait:.0f} s already")
         futures = [self._submit(picture) for picture in pictures]
-        readings = [future.result(seconds) for future in futures]
+        deadline = time.monotonic() + seconds
+        try:
+            readings = [future.result(max(0.0, deadline - time.monotonic())) for future in futures]
+        finally:
+            for future in futures:  # nobody waits for it any more
+                future.cancel()
         found = [
             self.pixel.decide_reading(reading, picture, question)
             for reading, picture in zip(readings, pictures, strict=True)
@@ -79,7 +84,7 @@ class Reading:
         try:
             return self.pixel.read(picture)
         finally:
-            self.mean += 0.05 * (time.perf_counter() - start - self.mean)
+            self.mean += 0.2 * (time.perf_counter() - start - self.mean)
 
     def _latent(self, pictures: list[Picture], secrets: Bits | None, seconds: float) -> list[Detection]:
         assert self.latent is not None
