@@ -31,7 +31,7 @@ def evaluate(
     ] = "diffmark",
     attacks: Annotated[
         str | None,
-        typer.Option(help="Names with commas; all by default. module:NAME adds your own."),
+        typer.Option(help="Names with commas; all by default. module:NAME is your own."),
     ] = None,
     model: Annotated[
         str, typer.Option(help="An embedded model, a pipeline's folder, or a hub id.")
@@ -240,9 +240,11 @@ def choose_attacks(with_models: list[Any], names: str | None) -> dict[str, Any]:
     for name, point in plugins.offered(plugins.ATTACKS).items():
         listed += plugins.as_attacks(point.load(), name)
     wanted = names.split(",") if names else []
-    for place in (name for name in wanted if ":" in name):
-        listed += plugins.as_attacks(plugins.load_object(place), place)
     named = [name for name in wanted if ":" not in name]
+    for place in (name for name in wanted if ":" in name):
+        own = plugins.as_attacks(plugins.load_object(place), place)
+        listed += own
+        named += [attack.name for attack in own]
     known = dict.fromkeys(attack.name for attack in listed)
     unknown = [name for name in named if name not in known]
     if unknown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffmark.evaluation.harness import Row
+from diffmark.evaluation.rows import Row
 
 LABELS = {
     "ber_std": "BER, deviation",
@@ -12,6 +12,12 @@ LABELS = {
     "ber_q50": "BER, median",
     "ber_q95": "BER, 95% of images below",
     "auc": "AUC",
+    "ssimulacra2": "SSIMULACRA2",
+    "butteraugli": "Butteraugli, 3-norm",
+    "flip": "FLIP",
+    "blockiness_unmarked": "the same, unmarked  ",
+    "tpr_0.01": "TPR at FPR 1%, exact",
+    "tpr_1e-06": "TPR at FPR 1e-6, exact",
     "psnr": "PSNR, dB",
     "psnr_of_attack": "PSNR of what the attack does, dB",
     "psnr_min": "PSNR, least",

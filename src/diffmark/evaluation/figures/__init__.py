@@ -11,7 +11,7 @@ Draw = Callable[[list[dict[str, Any]]], Any]
 
 FIGURES: dict[str, dict[str, Draw]] = {
     "false_positives": {"false_positives": detection.false_positives},
-    "robustness": {"robustness": detection.robustness},
+    "robustness": {"robustness_cells": detection.cells, "robustness": detection.robustness},
     "strength": {"strength": detection.strength},
     "keys": {"keys": detection.keys},
     "transfer": {"transfer": detection.transfer},

@@ -16,7 +16,8 @@ from diffmark.evaluation.figures.canvas import (
     legend_below,
     whiskers,
 )
-from diffmark.evaluation.harness import Row
+from diffmark.evaluation.rows import Row
+from diffmark.evaluation.summary import by_attack, ranking, robustness_lines
 
 
 def false_positives(rows: list[Row]) -> Any:
@@ -61,31 +62,88 @@ def _source(row: Row) -> str:
 
 
 def robustness(rows: list[Row]) -> Any:
-    """Bit accuracy against strength, a small panel an attack, a line a method; TPR dashed."""
-    attacks, methods = distinct(rows, "attack"), distinct(rows, "method")
-    figure, axes = grid(len(attacks), 5, height=2.0, sharey=True)
+    """TPR at exact FPR 0.1% against strength: a panel an attack, DiffMark's forms and the best of the others."""
+    rated = [row for row in rows if "tpr" in row]
+    attacks, methods = distinct(rated, "attack"), distinct(rated, "method")
+    if not attacks:
+        return None
+    own = [method for method in methods if method.startswith("diffmark") and "@" not in method]
+    own = own or methods[:1]
+    table = by_attack(rated)
+    figure, axes = grid(len(attacks), 4, height=2.0, sharey=True)
     for place, (axis, attack) in enumerate(zip(axes, attacks, strict=True)):
-        for number, method in enumerate(methods):
-            chosen = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
-            if not chosen:  # everyday changes are for the method that a run is about
-                continue
-            colour, strengths = COLOURS[number % len(COLOURS)], [row["strength"] for row in chosen]
-            if "bit_accuracy" in chosen[0]:
-                values = [row["bit_accuracy"] for row in chosen]
-                axis.plot(strengths, values, "o-", ms=3, color=colour, label=f"{method}, bit accuracy")
-            rate = "tpr" if "tpr" in chosen[0] else "tpr_empirical"
-            if rate in chosen[0]:
-                said = "FPR 0.1%" if rate == "tpr" else "empirical FPR 1%"
-                values = [row[rate]["value"] for row in chosen]
-                axis.plot(strengths, values, "--", lw=1, color=colour, label=f"{method}, TPR at {said}")
-        chance_line(axis)
-        axis.set_title(_attack_title(rows, attack), fontsize=9)
-        axis.set(xlim=(0, 1.05), ylim=(-0.03, 1.05), xticks=(0, 0.5, 1))
-        if place + 5 >= len(attacks):  # nothing below it
+        others = {m: cells[attack]["value"] for m, cells in table.items() if attack in cells and m not in own}
+        best = max(others, key=lambda name: others[name]) if others else None
+        for number, method in enumerate([*own, *([best] if best else [])]):
+            chosen = [row for row in rated if (row["attack"], row["method"]) == (attack, method)]
+            colour = GREY if method == best else COLOURS[number % len(COLOURS)]
+            axis.errorbar(
+                [row["strength"] + 0.012 * number for row in chosen],
+                [row["tpr"]["value"] for row in chosen],
+                yerr=whiskers([row["tpr"] for row in chosen]) if chosen else None,
+                fmt="s--" if method == best else "o-",
+                ms=3,
+                lw=1.2,
+                elinewidth=0.6,
+                color=colour,
+                label="the best of the others" if method == best else method,
+            )
+        axis.set_title(_attack_title(rated, attack) + (f"\n(best other: {best})" if best else ""), fontsize=8)
+        axis.set(xlim=(0, 1.08), ylim=(-0.05, 1.05), xticks=(0, 0.5, 1))
+        if place + 4 >= len(attacks):  # nothing below it
             axis.set_xlabel("strength", fontsize=9)
-        if place % 5 == 0:
-            axis.set_ylabel("bits right, TPR", fontsize=9)
+        if place % 4 == 0:
+            axis.set_ylabel("TPR", fontsize=9)
     legend_below(figure, axes[0])
+    return figure
+
+
+def cells(rows: list[Row]) -> Any:
+    """All methods under all attacks: TPR at exact FPR 0.1%, mean over strengths."""
+    methods, lines = robustness_lines(rows)
+    if not methods:
+        return None
+    values = np.array([[_value(cell) for cell in line[1:]] for line in lines], float)
+    figure, (axis,) = grid(1, 1, width=2.2 + 0.75 * len(methods), height=0.5 + 0.27 * len(lines))
+    axis.imshow(values, cmap="RdYlGn", vmin=0, vmax=1, aspect="auto", alpha=0.75)
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8)
+    names = [str(line[0]).replace("_", " ") for line in lines]
+    axis.set_yticks(range(len(lines)), names, fontsize=8)
+    axis.set_xticks(range(len(methods)), methods, rotation=40, ha="left", fontsize=8)
+    axis.xaxis.tick_top()
+    axis.spines[:].set_visible(False)
+    axis.tick_params(length=0)
+    return figure
+
+
+def _value(cell: Row | None) -> float:
+    return np.nan if not cell or cell["value"] is None else cell["value"]
+
+
+def survival(clean: list[Row], attacked: list[Row]) -> Any:
+    """Survival against visibility: the average under attack over SSIMULACRA2, DiffMark's pixel layer as a curve."""
+    seen = {row["method"]: row["ssimulacra2"] for row in clean if "ssimulacra2" in row}
+    found = {method: rate for method, rate in ranking(by_attack(attacked)) if method in seen}
+    if not found:
+        return None
+    figure, (axis,) = grid(1, 1, width=8, height=4.2)
+    curve = sorted((method for method in found if method.startswith("diffmark-pixel")), key=seen.__getitem__)
+    if curve:
+        places = [seen[m] for m in curve], [found[m] for m in curve]
+        axis.plot(*places, "o-", color=COLOURS[0], label="diffmark-pixel at several strengths")
+    for method in (method for method in found if method not in curve):
+        colour = COLOURS[0] if method.startswith("diffmark") else COLOURS[1]
+        axis.plot(seen[method], found[method], "D" if method.startswith("diffmark") else "s", color=colour)
+        axis.annotate(method, (seen[method], found[method]), (5, 4), textcoords="offset points", fontsize=9)
+    axis.axvspan(90, 100, color="#2b8a4b", alpha=0.08)
+    axis.text(99.5, 0.02, "not seen", ha="right", fontsize=8, color="#2b8a4b")
+    axis.set(xlabel="SSIMULACRA2 of marked pictures (100: no difference)", ylim=(0, 1.05))
+    axis.set_ylabel("TPR at exact FPR 0.1%, average of the attacks")
+    axis.set_xlim(max(min(seen[m] for m in found) - 5, -60), 101)
+    if curve:
+        axis.legend(frameon=False, fontsize=9, loc="lower left")
     return figure
 
 
@@ -186,10 +244,10 @@ def identification(rows: list[Row]) -> Any:
         (axes[1], "named", "named, family-wise error 1e-6 (open set)"),
     ):
         for number, case in enumerate(distinct(rows, "case")):
-            for ranking, style in (("soft", "o-"), ("hard", "s:")):
-                chosen = [row for row in rows if (row["case"], row["ranking"]) == (case, ranking)]
+            for kind, style in (("soft", "o-"), ("hard", "s:")):
+                chosen = [row for row in rows if (row["case"], row["ranking"]) == (case, kind)]
                 points = [row["keys"] for row in chosen], [row[what] for row in chosen]
-                axis.plot(*points, style, ms=4, color=COLOURS[number], label=f"{case}, {ranking}")
+                axis.plot(*points, style, ms=4, color=COLOURS[number], label=f"{case}, {kind}")
         axis.set(xscale="log", xlabel="keys", title=title, ylim=(-0.03, 1.05))
     axes[0].set_ylabel("share of images")
     legend_below(figure, axes[0])
