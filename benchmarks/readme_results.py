@@ -14,10 +14,14 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from diffmark.evaluation.summary import robustness_lines, words
+
 ROOT = Path(__file__).parents[1]
 PAPER = tomllib.loads((ROOT / "benchmarks" / "paper.toml").read_text())
-LEAST = {"marked": 50, "negatives": 1000, "attacked": 10}  # images that a published table needs
-RANKED = 5  # images a strength, at least, where the best of a line is marked
+OLDER = """This run is older than the corrections of [the baselines](baselines.md), Gaussian Shading, PRC and
+DiffMark's other two forms.
+
+"""
 ATTACKS = {
     "none": "PNG",
     "jpeg_50": "JPEG 50",
@@ -155,12 +159,12 @@ def evaluation_section(folder: Path) -> str:
     if not all(path.exists() for path in paths):
         return ""
     clean, robustness = (json.loads(path.read_text()) for path in paths)
-    check_full(folder, clean["rows"][0], robustness["rows"])
     rows, place = clean["rows"], folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
-    other = robustness_table(robustness["rows"], theirs=False)
-    installed = (
-        f"The same for what else can be installed, against the same best:\n\n{other}\n\n" if other else ""
-    )
+    attacked = robustness["rows"]
+    other = robustness_table(attacked, theirs=False)
+    installed = f"The same for all others:\n\n{other}\n\n" if other else ""
+    older = "" if "more_strengths" in robustness["config"]["extent"] else OLDER
+    ranks = "\n".join(words(attacked))
     return f"""## Methods compared on one model
 
 Images of `{clean["config"]["model"]}`, of prompts and seeds that no training saw; unmarked images of the model, its
@@ -179,12 +183,15 @@ unmarked images that pass tells whether to believe them.
 
 ## Under attack
 
-Mean over strengths; TPR at an empirical FPR of 1%, the best of a line bold; in brackets what the paper states for
-SD 1.5, at 0.1%. An attack with fewer than {RANKED} images of some method is not ranked. Images an attack and
-strength: {counted(robustness["rows"])}.
-Bit accuracies and every strength are in `{place}/robustness.csv`.
+{older}TPR at an exact FPR of 0.1%, mean over strengths, with the exact 95% interval of all pictures; the best of
+a line bold; the paper's figure for SD 1.5 after it. {counts(attacked)}.
+Bit accuracies, every strength and other rates are in `{place}/robustness.csv`, made by
 
-{robustness_table(robustness["rows"], theirs=True)}
+    {robustness["command"]}
+
+{ranks}
+
+{robustness_table(attacked, theirs=True)}
 
 {installed}Blur is given for images of 512 px and is twice as harsh at 256 px, where radius 20 is 8% of the side.
 {latency_section(folder)}
@@ -241,61 +248,48 @@ def _in_paper(method: str) -> str:
     return f"{'-' if math.isnan(accuracy) else f'{accuracy:.3f}'}, {rate:.3f}, {psnr:.1f} dB"
 
 
-def counted(rows: list[dict[str, Any]]) -> str:
-    """How many images each method was attacked with, the adversarial attacks apart."""
-    said = []
-    for name in dict.fromkeys(row["method"] for row in rows):
-        own = [row for row in rows if row["method"] == name and row["kind"] != "everyday"]
-        usual = sorted({row["images"] for row in own if row["kind"] != "adversarial"})
-        harsh = sorted({row["images"] for row in own if row["kind"] == "adversarial"})
-        more = f" (adversarial {'-'.join(map(str, harsh))})" if harsh and harsh != usual else ""
-        if own:
-            said.append(f"{name} {'-'.join(map(str, usual))}{more}")
-    return ", ".join(said)
-
-
-def check_full(folder: Path, first: dict[str, Any], attacked: list[dict[str, Any]]) -> None:
-    """Refuse what rests on too few images."""
-    mine = [row for row in attacked if row["method"] == first["method"] and row["kind"] != "adversarial"]
-    found = {"marked": first["images"], "negatives": first["negatives"]}
-    found["attacked"] = min((row["images"] for row in mine), default=0)
-    for name, needed in LEAST.items():
-        if found[name] < needed:
-            raise ValueError(f"{folder}: {name} images are {found[name]} of {needed}: not for publication")
+def counts(rows: list[dict[str, Any]]) -> str:
+    """How many pictures an attack and strength each method has."""
+    groups: dict[str, list[str]] = {}
+    for method in dict.fromkeys(row["method"] for row in rows):
+        images = [row["images"] for row in rows if row["method"] == method]
+        span = f"{min(images)}" + (f" to {max(images)}" if max(images) > min(images) else "")
+        groups.setdefault(span, []).append(method)
+    return "Pictures an attack and strength: " + "; ".join(
+        f"{n} of {', '.join(m)}" for n, m in groups.items()
+    )
 
 
 def robustness_table(rows: list[dict[str, Any]], theirs: bool) -> str:
-    """The paper's attacks against its methods, with its own figures, or against others; mean over strengths."""
+    """Attacks against the paper's methods, with its own figures, or against others; the average first."""
     listed = PAPER["robustness"]["methods"]
-    names = dict.fromkeys(row["method"] for row in rows)
-    methods = [m for m in names if (m in listed or m.startswith("diffmark")) == theirs]
-    if not methods:
+    methods, lines = robustness_lines(rows)
+    chosen = [number for number, name in enumerate(methods, start=1) if (name in listed) == theirs]
+    if not chosen:
         return ""
-    attacks = {row["attack"]: row.get("by") for row in rows if row["kind"] != "everyday"}
-    means: dict[tuple[str, str], list[float]] = {}
-    least: dict[str, int] = {}
-    for row in rows:
-        means.setdefault((row["attack"], row["method"]), []).append(row["tpr_empirical"]["value"])
-        least[row["attack"]] = min(least.get(row["attack"], row["images"]), row["images"])
-    lines = [f"| attack | {' | '.join(methods)} |", "| --- " * (len(methods) + 1) + "|"]
-    for attack, by in attacks.items():
-        best = max(_mean(values) for (name, _), values in means.items() if name == attack)
-        rates = [_mean(means[attack, method]) if (attack, method) in means else None for method in methods]
-        ranked = least[attack] >= RANKED
-        cells = ["" if rate is None else f"{rate:.3f}" for rate in rates]
-        cells = [
-            f"**{cell}**" if ranked and rate == best > 0 else cell
-            for cell, rate in zip(cells, rates, strict=True)
-        ]
-        if theirs:
-            stated = dict(zip(listed, PAPER["robustness"].get(attack, []), strict=False))
-            cells = [
-                f"{cell} ({stated[method]:.2f})" if method in stated else cell
-                for cell, method in zip(cells, methods, strict=True)
-            ]
-        named = attack.replace("_", " ") + (f", by {by}" if by else "")
-        lines.append(f"| {named} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    by = {row["attack"]: row.get("by") for row in rows}
+    table = [f"| attack | {' | '.join(methods[i - 1] for i in chosen)} |", "| --- " * (len(chosen) + 1) + "|"]
+    for line in lines:
+        attack = str(line[0])
+        best = max((c["value"] for c in line[1:] if c and c["value"] is not None), default=None)
+        cells = []
+        for i in chosen:
+            stated = PAPER["robustness"].get(attack)
+            cells.append(
+                _cell(line[i], best)
+                + (f" ({stated[listed.index(methods[i - 1])]:.2f})" if theirs and stated else "")
+            )
+        named = attack.replace("_", " ") + (f", by {by[attack]}" if by.get(attack) else "")
+        table.append(f"| {named} | {' | '.join(cells)} |")
+    return "\n".join(table)
+
+
+def _cell(cell: dict[str, Any] | None, best: float | None) -> str:
+    if not cell or cell["value"] is None:
+        return ""
+    value = f"{cell['value']:.2f}"
+    shown = f"**{value}**" if cell["value"] == best and best > 0 else value
+    return f"{shown} [{cell['low']:.2f}, {cell['high']:.2f}]" if "low" in cell else shown
 
 
 def latency_section(folder: Path) -> str:

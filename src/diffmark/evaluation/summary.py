@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from diffmark.evaluation.rows import WAVES, Row
+from diffmark.statistics import clopper_pearson
 
 OPERATING_POINT = "tpr"  # exact FPR of 0.1%
 MARGIN = 0.02  # of TPR: cells that differ by less are not lost
@@ -13,19 +14,25 @@ VISIBLE = ("ssimulacra2", "butteraugli", "flip", "psnr", "ssim")
 
 
 def by_attack(rows: Iterable[Row], figure: str = OPERATING_POINT) -> dict[str, dict[str, Row]]:
-    """Of each method and attack: mean over the strengths that all methods have, its bounds, images a strength."""
+    """Of each method and attack: mean over the strengths that all have, the exact interval of all pictures."""
     cells: dict[tuple[str, str], dict[float, Row]] = {}
     for row in (row for row in rows if figure in row):
         cells.setdefault((row["method"], row["attack"]), {})[row["strength"]] = row
     found: dict[str, dict[str, Row]] = {}
     for (method, attack), measured in cells.items():
         shared = set.intersection(*(set(m) for (_, name), m in cells.items() if name == attack))
-        rates = [row[figure] for strength, row in measured.items() if strength in shared]
-        if not rates:
+        chosen = [row for strength, row in measured.items() if strength in shared]
+        if not chosen:
             continue
+        trials = sum(row["images"] for row in chosen)
+        low, high = clopper_pearson(
+            round(sum(row["images"] * row[figure]["value"] for row in chosen)), trials
+        )
         found.setdefault(method, {})[attack] = {
-            **{name: _mean([rate[name] for rate in rates]) for name in ("value", "low", "high")},
-            "images": min(measured[strength]["images"] for strength in shared),
+            "value": _mean([row[figure]["value"] for row in chosen]),
+            "low": low,
+            "high": high,
+            "images": min(row["images"] for row in chosen),
             "strengths": len(shared),
         }
     return found
