@@ -73,7 +73,7 @@ def main() -> None:
     specs = unseen_specs(arguments.count, codec.config.length, arguments.first)
     makers = {name: Generator(arguments.cache, name, codec, injection) for name in ("vista", *SIBLINGS)}
     plain, marked = (makers["vista"].images(specs, strength) for strength in (0.0, 1.0))
-    detector = Detector(codec, load_pipeline("vista").vae)
+    answers = Answers(arguments.cache, Detector(codec, load_pipeline("vista").vae), injection)
 
     config = {"codec": arguments.codec, "weights": weights_digest(codec, half=True)}
     config |= {"injection": asdict(injection), "count": arguments.count, "first": arguments.first}
@@ -88,20 +88,23 @@ def main() -> None:
 
     def by(name: str, rounds: int, values: tuple[int, ...]) -> dict[str, Any]:
         attack = Regeneration(load_pipeline(name), name, rounds)
-        return {str(value): read(detector, attacked(attack, marked, value), specs) for value in values}
+        kind = f"{name}-{rounds}"
+        return {str(value): answers.attacked(kind, attack, value, specs, marked) for value in values}
 
     def compressed() -> dict[str, Any]:
         attack = compression_attack().distort
-        return {str(value): read(detector, attacked(attack, marked, value), specs) for value in (7, 4, 1)}
+        return {
+            str(value): answers.attacked("compression", attack, value, specs, marked) for value in (7, 4, 1)
+        }
 
     def transferred() -> dict[str, Any]:
         chosen = specs[: arguments.transfer]
-        return {name: read(detector, makers[name].images(chosen, 1.0), chosen) for name in SIBLINGS}
+        return {name: answers.read(makers[name].images(chosen, 1.0), chosen) for name in SIBLINGS}
 
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "looks": lambda: looks(specs, plain, marked, arguments.first),
-        "clean": lambda: read(detector, marked, specs),
-        "unmarked": lambda: read(detector, plain, specs),
+        "clean": lambda: answers.read(marked, specs),
+        "unmarked": lambda: answers.read(plain, specs),
     }
     for name in arguments.surrogates:
         parts[f"regeneration_{name}"] = partial(by, name, 1, (40, 120, 200))
@@ -202,28 +205,49 @@ def features(images: list[Image.Image]) -> Any:
     return torch.stack(rows).double().numpy()
 
 
-def attacked(attack: Any, images: list[Image.Image], value: float) -> list[Image.Image]:
-    """Each image after the attack, with random numbers of its own."""
-    made: list[Image.Image] = []
-    for start in range(0, len(images), BATCH):
-        part = images[start : start + BATCH]
-        made += attack.batch(part, value, [np.random.default_rng([start + i, 1]) for i in range(len(part))])
-    return made
+class Answers:
+    """How many bits of each picture's secret are read. Margins after an attack are kept, as attacks take time."""
 
+    def __init__(self, folder: Path, detector: Detector, injection: Injection) -> None:
+        codec = detector.codec
+        what = f"{weights_digest(codec, half=True)} {codec.config.deviation} {asdict(injection)}"
+        self.detector = detector
+        self.folder = folder / f"margins-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
+        self.folder.mkdir(parents=True, exist_ok=True)
 
-def read(detector: Detector, images: list[Image.Image], specs: list[ImageSpec]) -> dict[str, Any]:
-    """Share of the bits, and of the images that pass the exact test at a false-positive rate of 0.1%."""
-    matches = np.array(
-        [
-            int(np.sum(found.bits == spec.secret))
-            for found, spec in zip(detector.detect_many(images), specs, strict=True)
-        ]
-    )
-    length = detector.codec.config.length
-    passed = int((matches >= match_threshold(length, RATE)).sum())
-    interval = [round(value, 4) for value in clopper_pearson(passed, len(matches))]
-    share = round(float(matches.mean() / length), 4)
-    return {"bits": share, "tpr": round(passed / len(matches), 4), "interval_95": interval}
+    def margins(self, images: list[Image.Image]) -> Any:
+        """What the network says, before the calibration takes its lean out, (N, L)."""
+        size = self.detector.image_size
+        pixels = [read_image(image).resized(size).pixels() for image in images]
+        return np.concatenate([self.detector.raw_margins(np.stack(part)) for part in batches(pixels, BATCH)])
+
+    def read(self, images: list[Image.Image], specs: list[ImageSpec]) -> dict[str, Any]:
+        return self.counted(self.margins(images), specs)
+
+    def attacked(
+        self, kind: str, attack: Any, value: float, specs: list[ImageSpec], images: list[Image.Image]
+    ) -> dict[str, Any]:
+        """Each picture after the attack, with random numbers of its own."""
+        files = [self.folder / f"{kind}-{value:g}-{spec.seed}.npy" for spec in specs]
+        missing = [item for item in zip(files, specs, images, strict=True) if not item[0].is_file()]
+        for part in batches(missing, BATCH):
+            draws = [np.random.default_rng([spec.seed, 1]) for _, spec, _ in part]
+            made = attack.batch([image for *_, image in part], value, draws)
+            for (file, *_), margins in zip(part, self.margins(made), strict=True):
+                np.save(file, margins)
+        return self.counted(np.stack([np.load(file) for file in files]), specs)
+
+    def counted(self, margins: Any, specs: list[ImageSpec]) -> dict[str, Any]:
+        """Share of the bits, and of the images that pass the exact test at a false-positive rate of 0.1%."""
+        calibration, secrets = self.detector.codec.calibration, np.stack([spec.secret for spec in specs])
+        margins = margins if calibration is None else calibration.whitened(margins)
+        matches, length = ((margins > 0) == secrets).sum(axis=1), margins.shape[1]
+        passed = int((matches >= match_threshold(length, RATE)).sum())
+        return {
+            "bits": round(float(matches.mean() / length), 4),
+            "tpr": round(passed / len(matches), 4),
+            "interval_95": [round(value, 4) for value in clopper_pearson(passed, len(matches))],
+        }
 
 
 if __name__ == "__main__":
