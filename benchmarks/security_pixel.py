@@ -40,12 +40,13 @@ from diffmark.statistics import clopper_pearson, family_wise, per_try, soft_cost
 
 FPR = 1e-3  # of the verdict with the secret
 ACCOUNTS, RATE = 10**6, 1e-6  # of the verdict that names one of so many accounts, family-wise
-SEEN = (1, 10, 100, 300, 1000)
-ONE_SECRET = 30  # pictures of one secret at most
+SEEN = (1, 10, 30, 100, 300, 1000)
+ONE_SECRET = 10  # pictures of one secret at most
 STRENGTHS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # grey levels RMS, of what is added or taken away
 LEAST_QUALITY = 60.0  # SSIMULACRA2 of an attacked picture that is still worth having
 REMOVED = 0.1  # share still found at which a removal has won
 COLLUDERS = (1, 2, 3, 5, 10)
+COPIED = 3  # pictures that every account has a copy of
 QUESTIONS = 1000
 ROTATION = 7.0  # degrees
 SIDE = 512
@@ -76,14 +77,17 @@ class Experiment:
     def secrets(self, number: int, count: int) -> Bits:
         return np.random.default_rng([SEED, number]).integers(2, size=(count, 64), dtype=np.uint8)
 
-    def covers(self, part: str) -> list[Image.Image]:
+    def paths(self, part: str) -> list[Path]:
         """Victims of a part, spread over the folders and over each of them."""
         count, found = self.counts[part], []
         for index, folder in enumerate(self.folders):
             listed = files(folder, part)
             share = count // len(self.folders) + (index < count % len(self.folders))
             found += [listed[i] for i in np.linspace(0, len(listed) - 1, share).astype(int)]
-        return [opened(path) for path in found]
+        return found
+
+    def covers(self, part: str) -> list[Image.Image]:
+        return [opened(path) for path in self.paths(part)]
 
     @cache  # noqa: B019 - one experiment a process
     def victims(self, part: str, public: bool = False) -> list[Victim]:
@@ -106,12 +110,11 @@ class Experiment:
 
     def seen(self, count: int) -> Iterator[Image.Image]:
         """Unmarked pictures of the tune part that are no victims; windows of them after the last."""
-        victims = {id_of(cover) for cover in self.covers("tune")}
-        listed = [path for folder in self.folders for path in files(folder, "tune")]
-        order = np.random.default_rng([SEED, 3]).permutation(len(listed))
-        whole = [image for i in order if id_of(image := opened(listed[i])) not in victims]
+        victims = set(self.paths("tune"))
+        listed = [path for folder in self.folders for path in files(folder, "tune") if path not in victims]
+        whole = [listed[i] for i in np.random.default_rng([SEED, 3]).permutation(len(listed))]
         for number in range(count):
-            image = whole[number % len(whole)]
+            image = opened(whole[number % len(whole)])
             if number >= len(whole):
                 rng = np.random.default_rng([SEED, 4, number])
                 side = int(rng.uniform(0.5, 0.8) * min(image.size))
@@ -141,17 +144,13 @@ class Experiment:
     @cache  # noqa: B019
     def tones(self, count: int) -> NDArray[np.float64]:
         """Frequencies of tones that so many pictures of fresh secrets give away."""
-        self.fresh  # noqa: B018 - the pictures are there
-        names = sorted((self.folder / "marked").glob("fresh-*.png"))[:count]
-        return attacks.tones_of(np.mean([attacks.tone_spectrum(Image.open(name)) for name in names], axis=0))
+        pairs = zip(self.seen(count), self.secrets(6, count), range(count), strict=True)
+        seen = (self.kept(self.private, cover, secret, f"fresh-{i:04d}") for cover, secret, i in pairs)
+        return attacks.tones_of(np.mean([attacks.tone_spectrum(image) for image in seen], axis=0))
 
 
 def opened(path: Path) -> Image.Image:
     return ImageOps.contain(Image.open(path).convert("RGB"), (SIDE, SIDE), Image.Resampling.LANCZOS)
-
-
-def id_of(image: Image.Image) -> int:
-    return hash(image.tobytes())
 
 
 # --- measuring ---------------------------------------------------------------------------------------------
@@ -252,35 +251,39 @@ def forgery(lab: Experiment, marks: Callable[[int], attacks.Vector], secret: Cal
 
 
 def tasks(lab: Experiment) -> dict[str, Callable[[], Row]]:
-    """Every row by its name, what is quick first."""
+    """Every row by its name, what matters most first."""
     seen = [count for count in SEEN if count <= lab.pool_size]
     found: dict[str, Callable[[], Row]] = {}
-    for public in (True, False):
-        whose = "public" if public else "private"
-        add = partial(_removal_task, found, lab, public)
-        add(f"none, {whose}", lambda victim, _: victim.marked)
-        add(f"overwritten under another key, {whose}", lambda v, _: lab.other.embed(v.marked, 0x1234).image)
-        found[f"rotated, {whose}"] = partial(removal, lab, lambda v, _: v.marked, public, finish=turned)
+    add = partial(_removal_task, found, lab, False)
+    add("none, private", lambda victim, _: victim.marked)
+    found["rotated, private"] = partial(removal, lab, lambda v, _: v.marked, finish=turned)
+    for count in seen[:2]:
+        found[f"tones of {count} notched, rotated, private"] = partial(notch, lab, count)
+    found["forgery: copied from one picture, private"] = lambda: forged_copy(lab)
+    found["privacy: another key"] = lambda: other_key(lab)
+    add("overwritten under another key, private", lambda v, _: lab.other.embed(v.marked, 0x1234).image)
     add = partial(_removal_task, found, lab, True)
+    add("none, public", lambda victim, _: victim.marked)
     add("complement written, public", lambda v, _: lab.public.embed(v.marked, 1 - v.secret).image)
     add("overwritten under the same key, public", lambda v, _: lab.public.embed(v.marked, 0x1234).image)
     add("erased along the gradient, public", lambda v, _: attacks.erased(v.marked, lab.public))
-    found["oracle, private"] = lambda: oracle(lab)
-    for count in seen:
-        found[f"tones of {count} notched, rotated, private"] = partial(notch, lab, count)
-        found[f"principal directions of {count}, fresh secrets, private"] = partial(principal, lab, count)
-        found[f"decoder fitted to {count} with known secrets, private"] = partial(fitted, lab, count)
-        if count <= ONE_SECRET:
-            found[f"mean of {count}, one secret, private"] = partial(averaged, lab, count)
-            found[f"forgery: mean of {count}, one secret, private"] = partial(forged_mean, lab, count)
-        found[f"mean of {count}, fresh secrets, private"] = partial(averaged_fresh, lab, count)
-    found["forgery: copied from one picture, private"] = lambda: forged_copy(lab)
     found["forgery: read and written again, public"] = lambda: forged_with_codec(lab)
+    for count in seen[:2]:
+        found[f"mean of {count}, one secret, private"] = partial(averaged, lab, count)
+        found[f"forgery: mean of {count}, one secret, private"] = partial(forged_mean, lab, count)
+    found["privacy: linking pictures"] = lambda: linking(lab)
     for count in COLLUDERS:
         found[f"collusion of {count}, one secret an account"] = partial(collusion, lab, count, False)
         found[f"collusion of {count}, fresh secrets"] = partial(collusion, lab, count, True)
-    found["privacy: another key"] = lambda: other_key(lab)
-    found["privacy: linking pictures"] = lambda: linking(lab)
+    for count in seen:
+        found[f"principal directions of {count}, fresh secrets, private"] = partial(principal, lab, count)
+        found[f"decoder fitted to {count} with known secrets, private"] = partial(fitted, lab, count)
+        found[f"mean of {count}, fresh secrets, private"] = partial(averaged_fresh, lab, count)
+        found[f"tones of {count} notched, rotated, private"] = partial(notch, lab, count)
+        if count <= ONE_SECRET:
+            found[f"mean of {count}, one secret, private"] = partial(averaged, lab, count)
+            found[f"forgery: mean of {count}, one secret, private"] = partial(forged_mean, lab, count)
+    found["oracle, private"] = lambda: oracle(lab)
     return found
 
 
@@ -342,7 +345,10 @@ def forged_mean(lab: Experiment, count: int) -> Row:
 
 
 def forged_copy(lab: Experiment) -> Row:
-    rows, secrets = lab.fresh.features, lab.fresh.secrets
+    count = max(lab.counts.values())
+    secrets = lab.secrets(6, count)
+    pairs = zip(lab.seen(count), secrets, range(count), strict=True)
+    rows = [attacks.features(lab.kept(lab.private, c, s, f"fresh-{i:04d}")) for c, s, i in pairs]
     return forgery(lab, lambda i: rows[i], lambda i: secrets[i]) | {"seen": 1}
 
 
@@ -386,7 +392,7 @@ def destroyers(image: Image.Image) -> list[Image.Image]:
 @cache
 def copies(lab: Experiment, account: int, fresh: bool) -> tuple[list[NDArray[np.float32]], Bits]:
     """Pictures as one account got them, and their secrets: always its own, or a fresh one a picture."""
-    covers = lab.covers("test")[::3]
+    covers = lab.covers("test")[:COPIED]
     secrets = lab.secrets(100 + account, len(covers))
     if not fresh:
         secrets = np.repeat(secrets[:1], len(covers), axis=0)
