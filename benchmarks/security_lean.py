@@ -6,7 +6,8 @@
 The codec's margins of unmarked pictures of several kinds, about half of them attacked. Two of three, of the tune
 part, give the whitening; the others, of other files and seeds, say how often the worst secrets are found: the one
 that agrees with every leaning bit, and those along the first principal direction of the bits. `--write` puts the
-whitening, and the tail of the evidence that belongs to it, into the codec's config. A stop loses nothing.
+whitening into the codec's config; its tail of the evidence stays, as whitening keeps an image's mean |margin|. A
+stop loses nothing.
 """
 
 from __future__ import annotations
@@ -118,13 +119,11 @@ def report(rows: list[Row]) -> tuple[dict[str, Any], NDArray[np.float64]]:
 
 
 def write_calibration(codec: str, tune: NDArray[np.float64]) -> None:
-    """The whitening, with a tail that holds for these pictures and for those of the calibration before."""
+    """The whitening in the place of the one before."""
     folder = find_codec(codec)
     document = read_config(folder)
     before = Calibration.from_dict(document["calibration"])
-    found = Calibration.of_margins(tune)
-    merged = replace(found.stricter(before), vaes=before.vaes)
-    document["calibration"] = merged.to_dict()
+    document["calibration"] = replace(before, lean=Lean.measure(tune)).to_dict()
     (folder / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n")
 
 
@@ -152,7 +151,7 @@ def main() -> None:
         return
     weights = read_config(find_codec(given.codec))["sha256"]
     config = {"codec": given.codec, "weights": weights, "kinds": KINDS, "seed": SEED}
-    run = Run(given.folder, config, ("latent/lean", "latent/codec"))
+    run = Run(given.folder, config, ("latent/codec", "latent/vae"))
     head_path.write_text(json.dumps(provenance(command_line(), config)))
     run.extend(read_one, range(given.count), 1, str, prepare, (given.codec, given.pictures))
 

@@ -50,11 +50,10 @@ class Calibration:
     def of_margins(
         cls, margins: ArrayLike, measured: dict[str, Any] | None = None, vae: str | None = None
     ) -> Calibration:
-        """From the network's own margins of unmarked images, (N, L): their lean, and their evidence without it."""
+        """From the network's own margins of unmarked images, (N, L): their evidence, and their lean."""
         values = np.asarray(margins, dtype=np.float64)
         lean = Lean.measure(values) if len(values) >= FEWEST_FOR_LEAN else None
-        white = values if lean is None else lean.whitened(values)
-        return replace(cls.measure(evidence(white), measured, vae), lean=lean)
+        return replace(cls.measure(evidence(values), measured, vae), lean=lean)
 
     @classmethod
     def measure(

@@ -1,0 +1,107 @@
+"""Whitening of margins: no secret is found in unmarked images more often than stated, not even the worst."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from diffmark.detection.decision import Question, decide
+from diffmark.latent.calibration import Calibration, evidence
+from diffmark.latent.codec import Codec
+from diffmark.latent.lean import Lean
+from diffmark.payload.scheme import Payload, PayloadScheme
+from diffmark.statistics import match_tail, match_threshold
+
+LENGTH = 64
+
+
+def leaning(count, seed):
+    """Margins of a decoder whose bits lean by up to 0.2 and go together in groups, of images of many levels."""
+    rng = np.random.default_rng(seed)
+    shape = np.random.default_rng(0)
+    lean, groups = shape.normal(0, 0.35, LENGTH), shape.normal(0, 0.5, (4, LENGTH))
+    level = np.exp(rng.normal(0, 0.8, (count, 1)))
+    return level * (rng.normal(0, 1, (count, LENGTH)) + lean + rng.normal(0, 1, (count, 4)) @ groups)
+
+
+def worst(margins):
+    signs = np.sign(margins)
+    centred = signs - signs.mean(axis=0)
+    first = np.linalg.eigh(centred.T @ centred)[1][:, -1]
+    return [signs.mean(axis=0) > 0, first > 0, first < 0]
+
+
+def rate(margins, key, fpr):
+    return float((((margins > 0) == key).sum(axis=1) >= match_threshold(LENGTH, fpr)).mean())
+
+
+def test_the_worst_secret_is_found_no_more_often_than_stated():
+    lean = Lean.measure(leaning(4000, 1))
+    margins = leaning(10_000, 2)
+    white = lean.whitened(margins)
+    raw_rates = [rate(margins, key, 1e-3) for key in worst(leaning(4000, 1))]
+    assert max(raw_rates) > 0.01  # ten times the stated rate: the whitening is needed
+    for key in worst(lean.whitened(leaning(4000, 1))):
+        assert rate(white, key, 1e-2) <= 1.5e-2
+        assert rate(white, key, 1e-3) <= 2e-3  # 10,000 images: 1e-3 is 10 of them, give or take
+
+
+def test_whitening_keeps_the_evidence_and_marked_bits():
+    lean = Lean.measure(leaning(2000, 3))
+    margins = leaning(100, 4)
+    np.testing.assert_allclose(evidence(lean.whitened(margins)), evidence(margins), rtol=1e-9)
+    marked = 12 * (2.0 * np.random.default_rng(5).integers(2, size=(200, LENGTH)) - 1) + leaning(200, 6)
+    assert ((lean.whitened(marked) > 0) == (marked > 0)).mean() > 0.99
+
+
+def test_a_lean_survives_its_file():
+    measured = Calibration.of_margins(leaning(800, 7))
+    again = Calibration.from_dict(json.loads(json.dumps(measured.to_dict())))
+    margins = leaning(5, 8)
+    np.testing.assert_array_equal(again.whitened(margins), measured.whitened(margins))
+    assert Calibration.of_margins(leaning(100, 7)).lean is None  # too few to tell
+    with pytest.raises(ValueError, match="centre"):
+        Lean.from_dict({"centre": [0, 0], "whitening": "AAA="})
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in bundled_codecs() if Codec.from_pretrained(name).calibration]
+)
+def test_calibrated_codecs_that_ship_are_whitened(name):
+    codec = Codec.from_pretrained(name)
+    assert codec.calibration.lean is not None
+    assert codec.calibration.lean.centre.shape == (codec.config.length,)
+
+
+class Names(PayloadScheme):
+    """Reads the same payload everywhere, with so many errors corrected."""
+
+    def __init__(self, errors):
+        super().__init__(bytes(32))
+        self.errors = errors
+
+    def decode(self, margins):
+        return Payload(True, 7, 1, self.errors, self.false_rate(self.errors))
+
+
+@pytest.mark.parametrize("errors", range(0, 12, 2))
+def test_a_payload_names_an_account_only_at_the_stated_rate(errors):
+    logits = np.zeros((LENGTH, 2), np.float32)
+    for fpr in (1e-3, 1e-6):
+        scheme = Names(errors)
+        found = decide(logits, Question(fpr, payload=scheme, tries=2))
+        significant = 1 - (1 - scheme.false_rate(errors)) ** 2 <= fpr
+        assert found.payload.verified == significant == found.marked
+        assert (found.payload.account is None) == (not significant)
+
+
+def test_no_unmarked_reading_names_an_account_beyond_the_rate():
+    scheme, named = PayloadScheme(bytes(32)), 0
+    margins = np.random.default_rng(9).normal(size=(10_000, LENGTH))
+    for row in margins:
+        found = decide(np.stack([-row / 2, row / 2], axis=-1), Question(1e-3, payload=scheme))
+        named += found.payload.account is not None
+    assert named <= 10
+    assert match_tail(LENGTH, LENGTH) < 1e-18
