@@ -12,7 +12,7 @@ from diffmark.latent.calibration import Calibration, evidence
 from diffmark.latent.codec import Codec
 from diffmark.latent.lean import Lean
 from diffmark.payload.scheme import Payload, PayloadScheme
-from diffmark.statistics import match_tail, match_threshold
+from diffmark.statistics import match_threshold
 
 LENGTH = 64
 
@@ -66,11 +66,8 @@ def test_a_lean_survives_its_file():
         Lean.from_dict({"centre": [0, 0], "whitening": "AAA="})
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in bundled_codecs() if Codec.from_pretrained(name).calibration]
-)
-def test_calibrated_codecs_that_ship_are_whitened(name):
-    codec = Codec.from_pretrained(name)
+def test_the_codec_that_ships_is_whitened():
+    codec = Codec.from_pretrained("vista")
     assert codec.calibration.lean is not None
     assert codec.calibration.lean.centre.shape == (codec.config.length,)
 
@@ -97,11 +94,13 @@ def test_a_payload_names_an_account_only_at_the_stated_rate(errors):
         assert (found.payload.account is None) == (not significant)
 
 
-def test_no_unmarked_reading_names_an_account_beyond_the_rate():
+@pytest.mark.parametrize(
+    ("count", "most"), [(500, 3), pytest.param(10_000, 10, marks=pytest.mark.slow)], ids=["few", "10,000"]
+)
+def test_no_unmarked_reading_names_an_account_beyond_the_rate(count, most):
     scheme, named = PayloadScheme(bytes(32)), 0
-    margins = np.random.default_rng(9).normal(size=(10_000, LENGTH))
+    margins = np.random.default_rng(9).normal(size=(count, LENGTH))
     for row in margins:
         found = decide(np.stack([-row / 2, row / 2], axis=-1), Question(1e-3, payload=scheme))
         named += found.payload.account is not None
-    assert named <= 10
-    assert match_tail(LENGTH, LENGTH) < 1e-18
+    assert named <= most
