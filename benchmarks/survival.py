@@ -67,7 +67,7 @@ def main() -> None:
     codec = Codec.from_pretrained(arguments.codec)
     injection = codec.config.injection
     if arguments.injection:
-        injection = codec.config.injection_in(arguments.injection)
+        injection = codec.config.dosing.in_mode(arguments.injection)
     if arguments.dose:
         injection = replace(injection, dose=arguments.dose)
     specs = unseen_specs(arguments.count, codec.config.length, arguments.first)
@@ -163,7 +163,7 @@ class Generator:
 
     def __init__(self, folder: Path, model: str, codec: Codec, injection: Injection) -> None:
         self.model, self.codec, self.injection = model, codec, injection
-        marked = f"{weights_digest(codec, half=True)} {codec.config.deviation} {asdict(injection)}"
+        marked = f"{weights_digest(codec, half=True)} {codec.config.dosing.deviation} {asdict(injection)}"
         self.folders = {
             strength: folder
             / f"{model}-{hashlib.sha256(f'{model_digest(model)} {what}'.encode()).hexdigest()[:12]}"

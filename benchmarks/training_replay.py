@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from conftest import _build, _embeds
 
 from diffmark.latent.codec import Codec, CodecConfig
+from diffmark.latent.dosing import Dosing
 from diffmark.latent.injection import Injection
 from diffmark.provenance import provenance
 from diffmark.training import losses
@@ -86,7 +87,7 @@ def main() -> None:
     torch.set_num_threads(1)
 
     codec = CodecConfig(length=16, height=8, width=8, embed_dim=16, decoder_widths=(16, 32), decoder_hidden=(64,),
-                        injection=Injection("persistent"))  # fmt: skip
+                        dosing=Dosing(Injection("persistent")))  # fmt: skip
     fresh = TrainingConfig(
         codec=codec,
         paths=PathConfig(steps=4, ddim_steps=arguments.ddim_steps, guidance=3.0),

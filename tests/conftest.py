@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     import transformers
 
 from diffmark.latent.codec import Codec, CodecConfig
+from diffmark.latent.dosing import Dosing
 from diffmark.latent.injection import Injection
 
 # No test reads or makes the operator keys of whoever runs it, not even in fixtures of a module.
@@ -284,7 +285,7 @@ def rig() -> Any:
 def tiny_codec(channels: int = 4, seed: int = 0, **more: Any) -> Codec:
     """An untrained codec for 8x8 latents."""
     torch.manual_seed(seed)
-    settings = {
+    settings: dict[str, Any] = {
         "length": 64,
         "channels": channels,
         "height": SIDE // 8,
@@ -294,7 +295,9 @@ def tiny_codec(channels: int = 4, seed: int = 0, **more: Any) -> Codec:
         "decoder_hidden": (64,),
         "injection": Injection("persistent"),
     }
-    return Codec(CodecConfig(**{**settings, **more})).eval()
+    settings = CodecConfig.nested({**settings, **more})
+    settings["dosing"] = Dosing(**settings["dosing"])
+    return Codec(CodecConfig(**settings)).eval()
 
 
 @pytest.fixture

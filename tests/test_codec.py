@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from diffmark.latent.calibration import Calibration, evidence
 from diffmark.latent.codec import Codec, CodecConfig, DeltaEncoder, SecretDecoder, stretch, whiten
+from diffmark.latent.dosing import Dosing
 from diffmark.latent.files import CodecError, bundled_codecs
 from diffmark.latent.injection import Injection
 from diffmark.secret import random_secrets
@@ -255,11 +256,11 @@ def test_whitening_takes_the_picture_out_and_leaves_the_mark():
     assert cosine > 0.8
 
 
-def test_a_matched_filter_reads_what_it_is_matched_to():
+def test_linear_filters_read_what_it_is_matched_to():
     """Filters equal to the deltas of the bits read a mark that is lost in the latents of a picture."""
     torch.manual_seed(0)
     config = CodecConfig(
-        length=8, height=32, width=32, decoder_widths=(4,), decoder_hidden=(), matched_filter=True
+        length=8, height=32, width=32, decoder_widths=(4,), decoder_hidden=(), linear_readout=True
     )
     decoder = SecretDecoder(config).eval()
     codes = torch.randn(8, 4, 32, 32).sign()
@@ -274,10 +275,25 @@ def test_a_matched_filter_reads_what_it_is_matched_to():
 
 
 def test_other_modes_have_doses_of_their_own():
-    config = CodecConfig(injection=Injection("final"), doses={"late": 5.0})
-    assert config.injection_in("final") is config.injection
-    assert config.injection_in("late") == Injection("late", 5.0)
-    assert config.injection_in("persistent") == Injection("persistent", 1.0)
+    config = CodecConfig(dosing=Dosing(Injection("final"), doses={"late": 5.0}))
+    assert config.dosing.in_mode("final") is config.injection
+    assert config.dosing.in_mode("late") == Injection("late", 5.0)
+    assert config.dosing.in_mode("persistent") == Injection("persistent", 1.0)
     assert CodecConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     with pytest.raises(ValueError, match="unknown injection mode 'sometimes'"):
-        CodecConfig(doses={"sometimes": 1.0})
+        Dosing(doses={"sometimes": 1.0})
+
+
+def test_settings_of_saved_codecs_are_read_under_their_old_names():
+    """The codecs that come with the package name dosing beside the networks, and linear filters otherwise."""
+    flat = {
+        "length": 8,
+        "matched_filter": True,
+        "injection": {"mode": "final", "dose": 2.0},
+        "doses": {"late": 5.0},
+    }
+    config = CodecConfig.from_dict(flat | {"deviation": None})
+    assert config == CodecConfig(
+        length=8, linear_readout=True, dosing=Dosing(Injection("final", 2.0), None, {"late": 5.0})
+    )
+    assert CodecConfig.from_dict(config.to_dict()) == config

@@ -8,6 +8,7 @@ import torch
 from test_training import latents, reached, tiny_config, weights
 
 from diffmark.latent.codec import Codec
+from diffmark.latent.dosing import Dosing
 from diffmark.training.config import DeltaConfig, PretrainingConfig
 from diffmark.training.draws import Draws
 from diffmark.training.optimisation import make_accelerator
@@ -64,11 +65,11 @@ def test_alpha_does_not_wander_where_delta_is_normalised():
 
 def test_a_codec_with_a_deviation_keeps_it_after_training():
     config = config_of()
-    codec = Codec(replace(config.codec, deviation=0.2)).eval()
+    codec = Codec(replace(config.codec, dosing=Dosing(deviation=0.2))).eval()
     delta = codec.delta(Draws(0, 0).secrets(3, 16))
     torch.testing.assert_close(delta.std(dim=(1, 2, 3)), torch.full((3,), 0.2))
     again = type(config.codec).from_dict(codec.config.to_dict())
-    assert again.deviation == 0.2
+    assert again.dosing.deviation == 0.2
 
 
 def test_pretraining_learns_and_stops_early(tmp_path):
@@ -106,9 +107,9 @@ def test_a_normalised_codec_leaves_pretraining_with_its_last_strength(tmp_path):
     config = replace(
         config_of(sigma_start=0.4, sigma_end=0.2), delta=DeltaConfig(variational=False, normalise=True)
     )
-    assert run(config, tmp_path).config.deviation == pytest.approx(0.2)
-    assert Codec.from_pretrained(tmp_path / "codec").config.deviation == pytest.approx(0.2)
-    assert run(config_of(), tmp_path / "paper").config.deviation is None
+    assert run(config, tmp_path).config.dosing.deviation == pytest.approx(0.2)
+    assert Codec.from_pretrained(tmp_path / "codec").config.dosing.deviation == pytest.approx(0.2)
+    assert run(config_of(), tmp_path / "paper").config.dosing.deviation is None
 
 
 def test_latents_are_moved_by_more_and_more():

@@ -115,7 +115,7 @@ def test_from_a_run_file_to_a_calibrated_codec(workshop):
     codec = Codec.from_pretrained(published)
     assert codec.calibration.negatives == 20
     assert codec.calibration.vaes == (weights_digest(load_vae(workshop / "vae"), half=True),)
-    assert codec.config.deviation == pytest.approx(0.05)
+    assert codec.config.dosing.deviation == pytest.approx(0.05)
     assert codec.provenance["measured"]["psnr"]["mean"] > 10
 
 
@@ -249,7 +249,7 @@ def test_a_late_codec_is_measured_through_the_pipeline(tmp_path):
     found, measured = measure_codec("vista", config, 2, 20, cache=tmp_path, injection="late")
     assert found["injection"] == {
         "mode": "late",
-        "dose": codec.config.doses["late"],
+        "dose": codec.config.dosing.doses["late"],
         "start": 0.2,
         "end": 0.0,
     }

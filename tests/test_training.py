@@ -10,6 +10,7 @@ from accelerate.state import AcceleratorState
 from conftest import _embeds, tiny_codec
 
 from diffmark.latent.codec import Codec, CodecConfig
+from diffmark.latent.dosing import Dosing
 from diffmark.latent.injection import Injection
 from diffmark.training import losses
 from diffmark.training.config import (
@@ -45,7 +46,7 @@ def tiny_config(mode="final", **more):
         encoder_widths=(8, 8),
         decoder_widths=(8, 16),
         decoder_hidden=(32,),
-        injection=Injection(mode, start=0.4),
+        dosing=Dosing(Injection(mode, start=0.4)),
     )
     bridge_only = mode == "final"
     settings = {
@@ -151,7 +152,7 @@ def test_algorithm_2_to_the_letter(vae, denoisers):
 
     start, delta = paths.draw(Draws(0, 0), 2), codec.delta(torch.ones(2, 16, dtype=torch.uint8).numpy())
     alone = Paths(
-        replace(config, codec=replace(config.codec, injection=Injection("mean"))), None, None, denoisers
+        replace(config, codec=replace(config.codec, dosing=Dosing(Injection("mean")))), None, None, denoisers
     )
     assert torch.equal(paths.ddim(start, delta), alone.ddim(start, delta))
     assert not torch.allclose(paths.bridge(start, delta), alone.bridge(start, delta))

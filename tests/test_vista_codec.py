@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from diffmark.detection.latent import Detector
 from diffmark.latent import vae
 from diffmark.latent.codec import Codec
 from diffmark.latent.files import find_codec
+from diffmark.latent.injection import Injection
 from diffmark.provenance import weights_digest
 from diffmark.secret import random_secrets
 from diffmark.vista import load_autoencoder, load_pipeline
@@ -97,7 +97,7 @@ def test_the_late_codec_is_what_was_measured():
     codec = Codec.from_pretrained("vista-late")
     config = json.loads((SURVIVAL / "vista_late_dose_1.0.json").read_text())["config"]
     assert weights_digest(codec, half=True) == config["weights"]
-    assert asdict(codec.config.injection) == config["injection"]
+    assert codec.config.injection == Injection(**config["injection"])
 
 
 def test_the_late_codec_marks_what_a_pipeline_makes():

@@ -9,8 +9,8 @@ read like any other, and the detector need not know the original size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from diffmark.keys.bits import KeyedBits
 from diffmark.latent.calibration import Calibration
+from diffmark.latent.dosing import Dosing
 from diffmark.latent.files import (
     CONFIG_FILE,
     CodecError,
@@ -35,12 +36,13 @@ from diffmark.secret import SecretLike, as_secrets
 
 # Settings of codecs that were retired, which the files of others name too, with the value of all others.
 RETIRED_SETTINGS = {"fitted": False, "embed_strength": 1.0}
+RENAMED = {"matched_filter": "linear_readout"}  # settings of codecs that were saved under another name
 LARGEST = 65536  # bound on every size in a config, so that a damaged file cannot ask for all memory
 
 
 @dataclass(frozen=True)
 class CodecConfig:
-    """What it takes to build the two networks, and the latent space they were trained for."""
+    """What it takes to build the two networks, the latent space they were trained for, and their dosing."""
 
     length: int = 64  # L, bits of a secret
     channels: int = 4  # c, latent channels
@@ -50,14 +52,10 @@ class CodecConfig:
     encoder_widths: Sequence[int] = (32, 16, 8)
     decoder_widths: Sequence[int] = (16, 32, 64, 128, 256)  # one stride-2 block each
     decoder_hidden: Sequence[int] = (1024, 512)
-    matched_filter: bool = False  # the decoder whitens latents and also reads each bit by one linear filter
+    linear_readout: bool = False  # the decoder whitens latents and also reads each bit by one linear filter
     family: str | None = None  # the latent space: sd, sdxl, sd3, flux, vista
     pixels_per_latent: int = 8  # the vae's downsampling factor
-    injection: Injection = field(default_factory=Injection)  # the one the codec was trained with
-    deviation: float | None = None  # of every delta, exactly; None leaves it to alpha, as in the paper
-    doses: Mapping[str, float] = field(
-        default_factory=dict
-    )  # of other injection modes, to be read about as well
+    dosing: Dosing = field(default_factory=Dosing)  # no part of the networks: how strongly delta is added
 
     def __post_init__(self) -> None:
         for name in ("encoder_widths", "decoder_widths", "decoder_hidden"):
@@ -68,10 +66,8 @@ class CodecConfig:
             raise ValueError("encoder_widths and decoder_widths need at least one entry")
         if any(isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= LARGEST for n in sizes):
             raise ValueError(f"sizes are whole numbers from 1 to {LARGEST}, got {sizes}")
-        if not isinstance(self.matched_filter, bool):
-            raise ValueError(f"matched_filter is true or false, got {self.matched_filter!r}")
-        for mode, dose in self.doses.items():
-            Injection(mode, dose)  # raises where there is no such mode, or no such dose
+        if not isinstance(self.linear_readout, bool):
+            raise ValueError(f"linear_readout is true or false, got {self.linear_readout!r}")
         shrink = 2 ** len(self.decoder_widths)
         if self.height % shrink or self.width % shrink:
             raise ValueError(
@@ -84,9 +80,19 @@ class CodecConfig:
         """Native (height, width) in pixels: what the detector resizes an image to."""
         return self.height * self.pixels_per_latent, self.width * self.pixels_per_latent
 
-    def injection_in(self, mode: str) -> Injection:
-        """The codec's own injection, or another mode with the dose that suits it."""
-        return self.injection if mode == self.injection.mode else Injection(mode, self.doses.get(mode, 1.0))
+    @property
+    def injection(self) -> Injection:
+        """The one the codec was trained with."""
+        return self.dosing.injection
+
+    @staticmethod
+    def nested(values: dict[str, Any]) -> dict[str, Any]:
+        """Settings as codecs of version 1 and run files name them, with those of the dosing in their own table."""
+        values = {RENAMED.get(name, name): value for name, value in values.items()}
+        flat = {item.name: values.pop(item.name) for item in fields(Dosing) if item.name in values}
+        if flat:
+            values["dosing"] = {**flat, **values.get("dosing", {})}
+        return values
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -97,8 +103,12 @@ class CodecConfig:
         for name, default in RETIRED_SETTINGS.items():
             if values.pop(name, default) != default:
                 raise ValueError(f"{name} is of codecs that were retired; DiffMark 0.1 reads their marks")
-        if "injection" in values:
-            values["injection"] = Injection(**values["injection"])
+        values = cls.nested(values)
+        if "dosing" in values:
+            dosing = dict(values["dosing"])
+            if "injection" in dosing:
+                dosing["injection"] = Injection(**dosing["injection"])
+            values["dosing"] = Dosing(**dosing)
         return cls(**values)
 
 
@@ -135,7 +145,7 @@ class DeltaEncoder(nn.Module):
         if self.training:
             mean = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
         delta = self.alpha * mean
-        return delta if self.config.deviation is None else rescale(delta, self.config.deviation)
+        return delta if self.config.dosing.deviation is None else rescale(delta, self.config.dosing.deviation)
 
 
 class SecretDecoder(nn.Module):
@@ -159,19 +169,19 @@ class SecretDecoder(nn.Module):
             head += [nn.Linear(size, hidden), nn.SiLU()]
             size = hidden
         self.head = nn.Sequential(nn.Flatten(), *head, nn.Linear(size, 2 * config.length))
-        if config.matched_filter:
+        if config.linear_readout:
             self.filters = nn.Linear(
                 config.channels * config.height * config.width, config.length, bias=False
             )
             nn.init.zeros_(self.filters.weight)
 
     def forward(self, latents: Tensor) -> Tensor:
-        if not self.config.matched_filter:
+        if not self.config.linear_readout:
             return self.head(self.features(latents)).view(-1, self.config.length, 2)
         white = whiten(latents)
         logits = self.head(self.features(white)).view(-1, self.config.length, 2)
-        matched = self.filters(white.flatten(1)) / 2
-        return logits + torch.stack([-matched, matched], dim=-1)
+        linear = self.filters(white.flatten(1)) / 2
+        return logits + torch.stack([-linear, linear], dim=-1)
 
 
 class Codec(nn.Module):

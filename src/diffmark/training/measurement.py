@@ -76,7 +76,8 @@ def measure_codec(
     """
     codec = Codec.from_pretrained(source)
     if injection:
-        codec.config = replace(codec.config, injection=codec.config.injection_in(injection))
+        dosing = codec.config.dosing
+        codec.config = replace(codec.config, dosing=replace(dosing, injection=dosing.in_mode(injection)))
     codec.half().float()  # the weights that float16 files hold; arithmetic stays in float32
     skipped = config.log.measure_images  # they have chosen the best codec
     total = skipped + marked + negatives

@@ -129,7 +129,9 @@ def warm_start(codec: Codec | None, config: TrainingConfig) -> Codec:
 def finished(codec: Codec, config: TrainingConfig, sigma: float) -> Codec:
     """The codec as it is used after training: every delta has exactly sigma, if it was trained so."""
     deviation = sigma if config.delta.normalise else None
-    copy = Codec(replace(config.codec, deviation=deviation)).to(codec.device)
+    copy = Codec(replace(config.codec, dosing=replace(config.codec.dosing, deviation=deviation))).to(
+        codec.device
+    )
     copy.load_state_dict(codec.state_dict())
     return copy.eval()
 
