@@ -210,7 +210,7 @@ class Answers:
 
     def __init__(self, folder: Path, detector: Detector, injection: Injection) -> None:
         codec = detector.codec
-        what = f"{weights_digest(codec, half=True)} {codec.config.deviation} {asdict(injection)}"
+        what = f"{weights_digest(codec, half=True)} {codec.config.dosing.deviation} {asdict(injection)}"
         self.detector = detector
         self.folder = folder / f"margins-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
         self.folder.mkdir(parents=True, exist_ok=True)
