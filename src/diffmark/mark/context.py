@@ -30,6 +30,7 @@ from diffmark.mark.readback import Verify, check_verify
 from diffmark.mark.steps import WatermarkCallback, both, check_free, check_strength, latent_size
 from diffmark.pixel.codec import MIN_SIDE, MarkWarning, PixelCodec
 from diffmark.pixel.layout import PixelConfig
+from diffmark.pixel.writer import ROUNDS
 from diffmark.secret import SecretLike, as_secrets
 
 _log = logging.getLogger("diffmark")
@@ -44,6 +45,7 @@ def watermark(
     injection: Injection | None = None,
     pixel: PixelCodec | bool = True,
     verify: Verify = "warn",
+    rounds: int = ROUNDS,
 ) -> AbstractContextManager[Any]:
     """`watermark(pipe, secret)` or `watermark(pipe, codec, secret)`: marks in latents and pixels.
 
@@ -53,14 +55,15 @@ def watermark(
     `strength` scales delta; 0 gives images bit-identical to unmarked ones. `injection` defaults to the one the
     codec was trained with. `pixel` writes the pixel layer where latents are decoded: True with the operator's key
     (see `diffmark.keys.ring`), a PixelCodec with its own, False not at all. Each image's mark is read back once:
-    a failure warns, with `verify="raise"` it raises, and None leaves it out.
+    a failure warns, with `verify="raise"` it raises, and None leaves it out. `rounds` of fitting the pixel layer:
+    fewer are faster, and arrive less well (results/marking_cost.json).
     The pipeline is as it was when the context ends, also after an exception.
     """
     if secrets is _MISSING:
         codec, secrets = choose_codec(pipe), cast(SecretLike, codec)
     if codec is not None and not isinstance(codec, Codec):
         raise TypeError(f"codec: a Codec or None is expected, got {type(codec).__name__}")
-    return _watermark(pipe, codec, secrets, strength, injection, pixel, verify)
+    return _watermark(pipe, codec, secrets, strength, injection, pixel, verify, rounds)
 
 
 def choose_codec(pipe: Any) -> Codec | None:
@@ -92,6 +95,7 @@ def _watermark(
     injection: Injection | None,
     pixel: PixelCodec | bool,
     verify: Verify,
+    rounds: int,
 ) -> Iterator[Any]:
     check_strength(strength)
     check_verify(verify)
@@ -105,7 +109,7 @@ def _watermark(
     else:
         length = codec.config.length
     bits = as_secrets(secrets, length)
-    layer = PixelLayer.of(pixel, bits, verify) if strength else None
+    layer = PixelLayer.of(pixel, bits, verify, rounds) if strength else None
     if layer is not None:
         check_decoding(pipe, several=len(bits) > 1)
     callback = None

@@ -6,12 +6,15 @@ modular pipelines and serving engines, and leaves weights and classes alone.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from diffmark.keys.ring import as_ring
@@ -20,6 +23,7 @@ from diffmark.mark.errors import UnmarkableError
 from diffmark.mark.readback import Verify, check_verify, complain, pictures_of, read_pixels
 from diffmark.pixel.codec import MIN_SIDE, PixelCodec
 from diffmark.pixel.layout import PixelConfig
+from diffmark.pixel.writer import ROUNDS
 from diffmark.secret import Bits, SecretLike, as_secrets
 
 Secrets = SecretLike | Callable[[], SecretLike]
@@ -56,8 +60,10 @@ def check_decoder(vae: Any, name: str) -> None:
 class PixelLayer:
     """Marks decoded pictures: one secret for all, or one a picture or video, in the order of decoding."""
 
-    def __init__(self, codec: PixelCodec, secrets: Secrets, verify: Verify = "warn") -> None:
-        self.codec, self.verify = codec, verify
+    def __init__(
+        self, codec: PixelCodec, secrets: Secrets, verify: Verify = "warn", rounds: int = ROUNDS
+    ) -> None:
+        self.codec, self.verify, self.rounds = codec, verify, rounds
         self._given = secrets if callable(secrets) else as_secrets(secrets, codec.length)
         self._used: list[Bits] = []  # since `begin`
 
@@ -67,16 +73,18 @@ class PixelLayer:
         return 1 if callable(self._given) else len(self._given)
 
     @classmethod
-    def of(cls, pixel: PixelCodec | bool, secrets: Bits, verify: Verify) -> PixelLayer | None:
+    def of(
+        cls, pixel: PixelCodec | bool, secrets: Bits, verify: Verify, rounds: int = ROUNDS
+    ) -> PixelLayer | None:
         """True: under the operator's key; False: none."""
         if isinstance(pixel, PixelCodec):
             if pixel.length != secrets.shape[1]:
                 raise ValueError(
                     f"the pixel layer has secrets of {pixel.length} bits, the codec's have {secrets.shape[1]}"
                 )
-            return cls(pixel, secrets, verify)
+            return cls(pixel, secrets, verify, rounds)
         config = PixelConfig(length=secrets.shape[1])
-        return cls(PixelCodec(as_ring().current, config), secrets, verify) if pixel else None
+        return cls(PixelCodec(as_ring().current, config), secrets, verify, rounds) if pixel else None
 
     def begin(self) -> None:
         """Before a run."""
@@ -150,10 +158,15 @@ class PixelLayer:
         """(N, 3, H, W) with the residuals of secrets (N, L)."""
         exact = pictures.detach().float()
         shown = (exact / 2 + 0.5).clamp(0, 1).cpu()
-        residuals = [
-            self.codec.residual(picture, secret).transpose(2, 0, 1) / 127.5
-            for picture, secret in zip(shown, secrets, strict=True)
-        ]
+
+        def fit(picture: Tensor, secret: Bits) -> NDArray[np.float32]:
+            residual = self.codec.residual(picture, secret, rounds=self.rounds)
+            return residual.transpose(2, 0, 1) / np.float32(127.5)
+
+        with ThreadPoolExecutor(
+            min(len(shown), os.cpu_count() or 1)
+        ) as pool:  # numpy and Pillow let others run
+            residuals = list(pool.map(fit, shown, secrets))
         return (exact + exact.new_tensor(np.stack(residuals))).to(pictures.dtype)
 
 

@@ -76,10 +76,12 @@ class Fit:
 class Writer:
     """Writes one secret after another into pictures, with the bands and tones of a layout."""
 
-    def __init__(self, layout: Layout, quality: float | None = None) -> None:
+    def __init__(self, layout: Layout, quality: float | None = None, rounds: int = ROUNDS) -> None:
         if quality is not None and not 0 <= quality <= 100:
             raise ValueError(f"a quality is an SSIMULACRA2 score of 0 ... 100, got {quality}")
-        self.layout = layout
+        if rounds < 0:
+            raise ValueError(f"rounds of fitting are 0 or more, got {rounds}")
+        self.layout, self.rounds = layout, rounds
         self.quality = quality
         self._weights = np.array([WEIGHTS.get(name, 1.0) for name in COPIES])
         self._planes = np.array([band.plane for band in layout.bands])
@@ -97,7 +99,7 @@ class Writer:
         worst, best = (least, MAX_QUALITY) if self.quality is None else (self.quality, self.quality)
         density, costs = self._densities(min(image.size))
         gain, chroma = 1.0, 1.0
-        for last in range(ROUNDS, -1, -1):
+        for last in range(self.rounds, -1, -1):
             residual = gain * self._bits(signs * amplitudes, density, chroma, mask)
             residual[0] += tones.waves(residual[0])
             quality = min(part.quality(residual) for part in parts)
