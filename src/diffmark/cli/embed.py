@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,6 +80,10 @@ def embed(
     format: Annotated[
         Format | None, typer.Option(help="Of the files in a folder; the source's by default, else png.")
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Images at work at a time; as many as there are cores by default."),
+    ] = None,
     c2pa_cert: Chain = None,
     c2pa_key: PrivateKey = None,
     disclose: Disclose = None,
@@ -86,8 +93,9 @@ def embed(
 ) -> None:
     """Add a mark to images that exist; their detail, size and metadata are kept.
 
-    Colours are converted to sRGB. Files that are in the folder already are left alone. A folder gets a file
-    images.jsonl with a line an image. Exit code 2: at least one image could not be read, or another error.
+    Colours are converted to sRGB. Files that are in the folder already are left alone: a run that was cut off goes
+    on where it stopped. A folder gets a file images.jsonl with a line an image. Exit code 2: at least one image
+    could not be read, or another error.
     """
     from diffmark.cli.detect import expand
     from diffmark.images import ImageError
@@ -115,35 +123,90 @@ def embed(
             scheme = read_scheme(payload_key, payload_bits, marker.length)
             check_choice(secret, principal, scheme, account)
         tell_key(ring)
-        finish = signing(keys, asked)
+        finish = one_at_a_time(signing(keys, asked))
         if finish and keys is not None and principal is None:
             if secret == "random":
                 raise typer.BadParameter(
                     "a manifest names a key of the registry: give --secret or --principal"
                 )
             keys.manifests.check([from_hex(given(secret, "secrets"), marker.length)])
-        for path, target in track(zip(paths, targets, strict=True), "marking", len(paths)):
-            record: dict[str, Any] = {"source": str(path), "file": str(target)}
-            if target.exists():
-                record["skipped"], line = "there already", f"{target}  skipped: there already"
+
+        def jobs_of() -> Iterator[_Job]:
+            for path, target in zip(paths, targets, strict=True):
+                bits = None
+                if not target.exists():
+                    reason = f"embed {path.name}"
+                    (bits,) = secrets_for(1, marker.length, secret, principal, scheme, account, keys, reason)
+                yield _Job(path, target, bits)
+
+        def work(job: _Job) -> dict[str, Any]:
+            return {} if job.bits is None else marker.write(job.path, job.bits, job.target, finish)
+
+        with marker.quiet():
+            done = in_order(work, jobs_of(), (jobs or cores()) if codec == "pixel" else 1)
+            for job, result in track(done, "marking", len(paths)):
+                record: dict[str, Any] = {"source": str(job.path), "file": str(job.target)}
+                if job.bits is None:
+                    record["skipped"], line = "there already", f"{job.target}  skipped: there already"
+                elif isinstance(result, (ImageError, OSError)):
+                    if principal is not None and keys is not None:
+                        keys.revoke(key=to_hex(job.bits), reason="its image was not marked")
+                    code, record = 2, {"source": str(job.path), "error": str(result)}
+                    line = f"{job.path}  error: {str(result).removeprefix(f'{job.path}: ')}"
+                elif isinstance(result, BaseException):
+                    raise result
+                else:
+                    record |= {**result, "account": account, "principal": principal}
+                    line = f"{job.target}  secret {to_hex(job.bits)}{marker.words(record)}"
+                    if records is not None:
+                        append_record(records, record)
                 typer.echo(json.dumps(record) if as_json else line)
-                continue
-            (bits,) = secrets_for(
-                1, marker.length, secret, principal, scheme, account, keys, f"embed {path.name}"
-            )
-            try:
-                record |= marker.write(path, bits, target, finish)
-                record |= {"account": account, "principal": principal}
-                line = f"{target}  secret {to_hex(bits)}{marker.words(record)}"
-                if records is not None:
-                    append_record(records, record)
-            except ImageError as error:
-                if principal is not None and keys is not None:
-                    keys.revoke(key=to_hex(bits), reason="its image was not marked")
-                code, record = 2, {"source": str(path), "error": str(error)}
-                line = f"{path}  error: {str(error).removeprefix(f'{path}: ')}"
-            typer.echo(json.dumps(record) if as_json else line)
     raise typer.Exit(code)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One file to mark; without bits it is there already."""
+
+    path: Path
+    target: Path
+    bits: Any
+
+
+def one_at_a_time(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """The same function for several threads, where it is not made for them."""
+    if function is None:
+        return None
+    lock = threading.Lock()
+
+    def run(*args: Any) -> Any:
+        with lock:
+            return function(*args)
+
+    return run
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(
+    work: Callable[[Any], Any], jobs: Iterable[Any], workers: int
+) -> Iterator[tuple[Any, Any | BaseException]]:
+    """Jobs and what `work` gave or raised, in their order; a few ahead are at work on so many threads.
+
+    Most of the time is spent inside numpy, scipy and Pillow, which let other threads run.
+    """
+    ahead: deque[tuple[Any, Future[Any]]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        for job in jobs:
+            ahead.append((job, pool.submit(work, job)))
+            if len(ahead) > workers:
+                first, future = ahead.popleft()
+                yield first, future.exception() or future.result()
+        for first, future in ahead:
+            yield first, future.exception() or future.result()
 
 
 class _Marker:
@@ -159,6 +222,18 @@ class _Marker:
         return record | _write(image, picture, target, bits, finish)
 
     @staticmethod
+    @contextmanager
+    def quiet() -> Iterator[None]:
+        """No warnings about marks: notes are printed instead. For all threads, as warnings are."""
+        import warnings
+
+        from diffmark.pixel.codec import MarkWarning
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MarkWarning)
+            yield
+
+    @staticmethod
     def words(record: dict[str, Any]) -> str:
         """What was reached, for people."""
         if "ssimulacra2" not in record:
@@ -169,25 +244,21 @@ class _Marker:
 
 
 def _pixel_marker(ring: KeyRing, quality: float | None, vae: str | None, strength: float | None) -> _Marker:
-    import warnings
-
     from diffmark.images import read_image
     from diffmark.pixel.animation import Animation, mark_animation
-    from diffmark.pixel.codec import MarkWarning, PixelCodec
+    from diffmark.pixel.codec import PixelCodec
 
     if vae is not None or strength is not None:
         raise typer.BadParameter("--vae and --strength are for latent codecs: the pixel layer has --quality")
     codec = PixelCodec(ring.current)
 
     def mark(path: Path, bits: Any) -> tuple[Any, Any, dict[str, Any]]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MarkWarning)  # notes are printed instead
-            animation = Animation.open(path)
-            if animation is not None:
-                frames, marked = mark_animation(animation, codec, bits, quality)
-                return frames, animation, marked
-            picture = read_image(path)
-            found = codec.embed(picture, bits, quality)
+        animation = Animation.open(path)
+        if animation is not None:
+            frames, marked = mark_animation(animation, codec, bits, quality)
+            return frames, animation, marked
+        picture = read_image(path)
+        found = codec.embed(picture, bits, quality)
         return found.image, picture, found.to_dict()
 
     return _Marker(codec.length, mark)
