@@ -119,6 +119,8 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--rounds", type=int, nargs="+", default=[ROUNDS, 1, 0])
     parser.add_argument("--out", type=Path, default=Path("results/marking_cost.json"))
     options = parser.parse_args()
     started = revision()
@@ -126,14 +128,13 @@ def main() -> None:
     pipe, codec = load_pipeline("vista"), diffmark.Codec.from_pretrained("vista")
     pipe.set_progress_bar_config(disable=True)
     pictures.give_one_thread()
-    rows = [
-        measured(pipe, codec, batch, rounds, options.steps, options.runs)
-        for batch in (1, 4)
-        for rounds in sorted({0, 1, ROUNDS})
-    ]
     head = {"command": command_line(), "versions": versions(), "revision": started}
     config = {"model": "vista", "steps": options.steps, "guidance": 4.0, "runs": options.runs, "threads": 1}
-    options.out.write_text(json.dumps({**head, "config": config, "results": rows}, indent=1) + "\n")
+    rows = []
+    for batch in options.batches:
+        for rounds in options.rounds:  # what is done is kept if a run is cut off
+            rows.append(measured(pipe, codec, batch, rounds, options.steps, options.runs))
+            options.out.write_text(json.dumps({**head, "config": config, "results": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
