@@ -47,7 +47,7 @@ def run():
         return pipe(
             **embeds,
             **pooled,
-            num_inference_steps=2,
+            num_inference_steps=4,
             generator=generator,
             **{"height": 256, "width": 256, **more},
         )
