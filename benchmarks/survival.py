@@ -15,6 +15,7 @@ import argparse
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property, partial
@@ -133,11 +134,14 @@ def keep(
     file: Path, command: str, config: dict[str, Any], name: str, found: dict[str, Any], order: list[str]
 ) -> None:
     """Add a part to the result; others may be writing theirs."""
-    with open(file.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
         results = results_of(file, config) | {name: found}
         results = {part: results[part] for part in order if part in results}
         file.write_text(json.dumps({**provenance(command, config), "results": results}, indent=1) + "\n")
+    finally:
+        os.close(folder)
 
 
 def looks(

@@ -80,22 +80,37 @@ SURVIVAL = RESULT.parent / "survival"
 
 def test_the_card_of_the_late_codec_shows_what_survives():
     card = (find_codec("vista-late") / "README.md").read_text()
-    rows = rows_of(card)
-    found = json.loads((SURVIVAL / "vista_late_dose_1.0.json").read_text())["results"]
+    rows, doses = (rows_of(part) for part in card.split("## Dose"))
+    found = json.loads((SURVIVAL / "vista_late.json").read_text())["results"]
     shipped = json.loads((SURVIVAL / "vista.json").read_text())["results"]
-    assert f"{found['psnr']:.1f} dB" in card
-    assert f"blockiness {found['blockiness_over_unmarked']:.2f}" in card
+    looks = found["looks"]
+    assert f"{looks['psnr']:.1f} dB" in card
+    assert f"blockiness {looks['blockiness_over_unmarked']:.2f}" in card
+    assert f"Frechet distance {looks['frechet_over_unmarked']:.2f}" in card
+    for values in looks["alignment"].values():
+        assert f"{values:.3f}" in card
     values = [found["clean"], *found["regeneration_vista-ink"].values(), *found["rinse_vista-ink"].values()]
     values += found["compression"].values()
     others = [shipped["clean"], *shipped["regeneration_vista-ink"].values()]
     others += [*shipped["rinse_vista-ink"].values(), *shipped["compression"].values()]
     for row, late, final in zip(rows, values, others, strict=True):
         assert row[1:] == [f"{value['bits']:.2f} ({value['tpr']:.2f})" for value in (late, final)]
+    for name, value in found["transfer"].items():
+        assert f"`{name}` {value['bits']:.3f} ({value['tpr']:.2f})" in card
+    for row in doses:
+        apart = json.loads((SURVIVAL / f"vista_late_dose_{row[0]}.json").read_text())
+        assert (apart["config"]["injection"]["dose"], apart["config"]["first"]) == (float(row[0]), 500)
+        there = apart["results"]
+        values = [there["clean"], *(there["regeneration_vista-ink"][t] for t in ("120", "200"))]
+        values.append(there["rinse_vista-ink"]["100"])
+        assert row[1] == f"{there['looks']['psnr']:.1f} dB"
+        assert row[2] == f"{there['looks']['blockiness_over_unmarked']:.2f}"
+        assert row[5:] == [f"{value['bits']:.2f} ({value['tpr']:.2f})" for value in values]
 
 
 def test_the_late_codec_is_what_was_measured():
     codec = Codec.from_pretrained("vista-late")
-    config = json.loads((SURVIVAL / "vista_late_dose_1.0.json").read_text())["config"]
+    config = json.loads((SURVIVAL / "vista_late.json").read_text())["config"]
     assert weights_digest(codec, half=True) == config["weights"]
     assert codec.config.injection == Injection(**config["injection"])
 
