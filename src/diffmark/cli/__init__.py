@@ -26,6 +26,7 @@ from diffmark.cli import (
     key,
     keys,
     registry,
+    report,
     secret,
     serve,
     train,
@@ -75,6 +76,7 @@ app.add_typer(train.app, name="train")
 app.command("serve")(serve.serve)
 app.add_typer(serve.tokens, name="token")
 app.add_typer(verdict.app, name="verdict")
+app.command("report")(report.report)
 app.add_typer(fingerprint.app, name="fingerprint")
 app.add_typer(vista.app, name="vista")
 app.add_typer(baselines.app, name="baselines")

@@ -50,7 +50,7 @@ from diffmark.server.models import (
 from diffmark.server.oracle import coarse
 from diffmark.server.page import add_page
 from diffmark.server.public import Public, network
-from diffmark.server.public_routes import public_routes, well_known
+from diffmark.server.public_routes import public_caller, public_routes, well_known
 from diffmark.server.reference import add_reference
 from diffmark.server.resolver import resolver
 from diffmark.server.service import Service
@@ -308,6 +308,9 @@ def create_app(service: Service, public: Public | None = None) -> FastAPI:
         return [LogEntry.of(entry) for entry in _registry(token).log(last)]
 
     app.include_router(resolver(service, Depends(allowed("auditor")), Depends(allowed(*ROLES))))
+    if public is not None:
+        caller = Depends(public_caller(public))
+        app.include_router(resolver(service, caller, caller, "/public", coarse=True))
 
     def _registry(token: Token) -> Registry:
         return service.registry_of(token.name)

@@ -4,6 +4,7 @@ import html  # annotations stay unquoted here: FastAPI reads those of the routes
 import json
 import threading
 import time
+from collections.abc import Callable
 from importlib import resources
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from fastapi.responses import HTMLResponse
 from diffmark.records import append_record
 from diffmark.server.page import HEADERS
 from diffmark.server.public import Feedback, Public, PublicAnswer, network
+from diffmark.server.tokens import Token
 from diffmark.server.words import LANGUAGES, Words, chosen
 from diffmark.verdict import BadSignature, PublicKeys, check
 from diffmark.verdict.sheet import sheet
@@ -115,6 +117,18 @@ def public_routes(public: Public) -> APIRouter:
         return HTMLResponse(sheet(verdict, statement, key), headers=SHEET_HEADERS)
 
     return router
+
+
+def public_caller(public: Public) -> Callable[[Request], Token]:
+    """A dependency of the public resolver: the rate of a network, and the service itself as who asks."""
+
+    def caller(request: Request) -> Token:
+        wait = public.limiter.wait(network(request.client.host if request.client else "unknown"))
+        if wait:
+            raise HTTPException(429, "too many questions", {"Retry-After": str(int(wait) + 1)})
+        return Token(0, public.service.registry.access.actor, "auditor", 0, 0, None)
+
+    return caller
 
 
 def well_known(public_keys: PublicKeys) -> APIRouter:

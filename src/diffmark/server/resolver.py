@@ -46,9 +46,14 @@ class Matches(BaseModel):
     matches: list[Match]
 
 
-def resolver(service: Service, auditor: Any, anyone: Any) -> APIRouter:
-    """The routes; `auditor` and `anyone` are dependencies that give the caller's token."""
-    router = APIRouter(prefix="/v1", tags=["c2pa"])
+def resolver(
+    service: Service, auditor: Any, anyone: Any, prefix: str = "/v1", coarse: bool = False
+) -> APIRouter:
+    """The routes; `auditor` and `anyone` are dependencies that give the caller's token.
+
+    `coarse` states no similarity but 100, so that strangers cannot see how well a mark is read.
+    """
+    router = APIRouter(prefix=prefix, tags=["c2pa"])
     Auditor = Annotated[Token, auditor]
     Anyone = Annotated[Token, anyone]
     Limit = Annotated[int, Query(ge=1, le=1000, alias="maxResults")]
@@ -88,7 +93,10 @@ def resolver(service: Service, auditor: Any, anyone: Any) -> APIRouter:
         if not len(registry):
             return Matches(matches=[])
         names = registry.manifests.of(registry.identify(found, reason="C2PA matches by content"), limit)
-        matches = [Match(manifestId=name, similarityScore=round(100 * score)) for name, score in names]
+        matches = [
+            Match(manifestId=name, similarityScore=100 if coarse else round(100 * score))
+            for name, score in names
+        ]
         return Matches(matches=matches)
 
     @router.get(

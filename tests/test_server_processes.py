@@ -1,0 +1,134 @@
+"""The service as processes: workers with shared limits, readiness, a graceful stop, and kill -9 at any moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from diffmark.registry import Registry
+from diffmark.server.limits import Limits
+from diffmark.server.shared_limits import SharedLimiter
+from diffmark.server.tokens import grant_token
+
+WAIT = 240  # seconds; a busy machine takes its time
+
+
+def serve(folder: Path, *options: str):
+    """A service in processes of its own: (process, address)."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "diffmark", "serve", "--registry", f"sqlite:///{folder / 'registry.db'}"]
+    command += ["--actor", "root", "--port", str(port), "--codec", "pixel", *options]
+    environment = {**os.environ, "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+    return process, f"http://127.0.0.1:{port}"
+
+
+def wait_until_ready(process, address):
+    deadline, seen = time.monotonic() + WAIT, []
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            seen.append(httpx.get(f"{address}/ready", timeout=30).status_code)
+            if seen[-1] == 200:
+                return seen
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError("the service did not start")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with Registry.open(f"sqlite:///{tmp_path / 'registry.db'}", actor="root") as registry:
+        (tmp_path / "token").write_text(grant_token(registry, "ops", "operator")[1])
+    return tmp_path
+
+
+def bearer(folder):
+    return {"Authorization": f"Bearer {(folder / 'token').read_text()}"}
+
+
+def test_kill_9_loses_no_acknowledged_key_or_log_entry(folder):
+    process, address = serve(folder)
+    wait_until_ready(process, address)
+    acknowledged = []
+
+    def ask():
+        with httpx.Client(base_url=address, headers=bearer(folder), timeout=60) as http:
+            for number in range(400):
+                try:
+                    answer = http.post("/v1/keys", json={"principal": f"user-{number}", "reason": "kill"})
+                except httpx.HTTPError:
+                    return
+                if answer.status_code == 201:
+                    acknowledged.append(answer.json()["key"])
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + WAIT
+    while len(acknowledged) < 8 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)  # of this test's own session
+    process.wait()
+    for thread in threads:
+        thread.join()
+    assert len(acknowledged) >= 8
+    with Registry.open(f"sqlite:///{folder / 'registry.db'}", actor="root", cache=False) as registry:
+        kept = {key.hex for key in registry.export_keys()} if hasattr(registry, "export_keys") else None
+        found = [registry.identify(key).verdict.principal for key in acknowledged]
+        assert all(name is not None and name.startswith("user-") for name in found)
+        assert kept is None or set(acknowledged) <= kept
+        issues = [entry for entry in registry.log(10_000) if entry.action == "issue"]
+        assert len(issues) >= len(acknowledged)
+        registry.verify_log()
+
+
+def test_workers_share_their_limits_a_dead_one_is_replaced_and_sigterm_is_graceful(folder):
+    process, address = serve(folder, "--workers", "2", "--public")
+    try:
+        wait_until_ready(process, address)
+        codes = []
+        for _ in range(14):  # two workers, a connection each time: one bucket of six for the network
+            codes.append(httpx.post(f"{address}/public/feedback", json={"text": "x"}, timeout=60).status_code)
+        assert codes.count(201) <= 6 + 2  # and what refills while a busy machine answers
+        assert 429 in codes
+        children = [
+            int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        ]
+        workers = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(workers[0], signal.SIGKILL)
+        assert wait_until_ready(process, address)[-1] == 200
+    finally:
+        process.terminate()
+    assert process.wait(120) is not None
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(f"{address}/health", timeout=5)
+
+
+def test_a_service_that_cannot_load_ends_with_an_error(folder):
+    process, _ = serve(folder, "--codec", "nosuch")
+    assert process.wait(WAIT) != 0
+    assert "nosuch" in (folder / "log").read_text()
+
+
+def test_two_limiters_on_one_file_are_one(tmp_path):
+    limits = Limits(per_minute=60, burst=3)
+    first, second = (SharedLimiter(limits, tmp_path / "limits.db", "tokens") for _ in range(2))
+    other = SharedLimiter(limits, tmp_path / "limits.db", "networks")
+    waits = [limiter.wait("a", now=100.0) for limiter in (first, second, first, second)]
+    assert waits == [0, 0, 0, pytest.approx(1.0)]
+    assert other.wait("a", now=100.0) == 0
+    assert second.wait("a", now=101.0) == 0
+    assert first.wait("b", now=100.0) == 0
