@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from diffmark.registry import Registry
+from diffmark.secret import from_hex
 from diffmark.server.limits import Limits
 from diffmark.server.shared_limits import SharedLimiter
 from diffmark.server.tokens import grant_token
@@ -86,7 +87,7 @@ def test_kill_9_loses_no_acknowledged_key_or_log_entry(folder):
         thread.join()
     assert len(acknowledged) >= 8
     with Registry.open(f"sqlite:///{folder / 'registry.db'}", actor="root", cache=False) as registry:
-        found = [registry.identify(key).verdict.principal for key in acknowledged]
+        found = [registry.identify(from_hex(key, 64)).verdict.principal for key in acknowledged]
         assert all(name is not None and name.startswith("user-") for name in found)
         issues = [entry for entry in registry.log(10_000) if entry.action == "issue"]
         assert len(issues) >= len(acknowledged)
