@@ -1,4 +1,4 @@
-"""The tables of docs/threat-model.md from results/security/: `python benchmarks/security_tables.py`."""
+"""The tables of docs/threat-model.md and docs/detection.md from results/security/: `python benchmarks/security_tables.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pictures import Row, fill
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "security"
-PAGE = ROOT / "docs" / "threat-model.md"
+PAGES = [ROOT / "docs" / name for name in ("threat-model.md", "detection.md")]
 
 
 def write(path: Path, document: dict[str, Any]) -> None:
@@ -34,7 +34,8 @@ def fill_page() -> None:
     lean = RESULTS / "lean.json"
     if lean.exists():
         tables["security lean"] = lean_table(json.loads(lean.read_text()))
-    fill(PAGE, tables)
+    for page in PAGES:
+        fill(page, tables)
 
 
 def attack_table(rows: list[Row]) -> str:
