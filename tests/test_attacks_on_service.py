@@ -23,7 +23,15 @@ from diffmark.server.limits import Limits
 from diffmark.server.service import Service
 from diffmark.server.tokens import grant_token
 
-LIMITS = Limits(per_minute=1e9, burst=10**9, upload_bytes=1_000_000, pixels=1_000_000, seconds=60)
+LIMITS = Limits(
+    per_minute=1e9,
+    burst=10**9,
+    address_per_minute=1e9,
+    address_burst=10**9,
+    upload_bytes=1_000_000,
+    pixels=1_000_000,
+    seconds=60,
+)
 
 
 @pytest.fixture(scope="module")

@@ -277,6 +277,7 @@ def test_sign_strip_upload_recover_verify(stripped, scene, tmp_path, pem, regist
     assert {("ann", "identify"), ("ann", "match manifests"), ("ann", "read manifest")} <= asked
 
 
+@pytest.mark.filterwarnings("ignore:the generation layer")  # the codec is untrained
 def test_generate_signs_and_issues(tmp_path, pem, capsys, monkeypatch, model_folder, codec):
     codec.save_pretrained(tmp_path / "codec")
     url = f"sqlite:///{tmp_path / 'registry.db'}"
