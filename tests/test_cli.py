@@ -22,9 +22,6 @@ from diffmark.secret import from_hex, random_secrets, to_hex
 
 ROOT = Path(__file__).parents[1]
 
-# Codecs without training write what they cannot read back.
-pytestmark = pytest.mark.filterwarnings("ignore:the generation layer:diffmark.pixel.codec.MarkWarning")
-
 
 @pytest.fixture
 def run(capsys, monkeypatch):

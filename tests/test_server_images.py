@@ -26,9 +26,6 @@ from diffmark.server.painting import Painter
 from diffmark.server.service import Service
 from diffmark.server.tokens import grant_token
 
-# Codecs without training write what they cannot read back.
-pytestmark = pytest.mark.filterwarnings("ignore:the generation layer:diffmark.pixel.codec.MarkWarning")
-
 ORDER = {"principal": "user-7", "prompt": "a hill", "negative_prompt": "fog", "seed": 5, "steps": 3}
 
 
