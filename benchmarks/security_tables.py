@@ -1,4 +1,4 @@
-"""The tables of docs/threat-model.md and docs/detection.md from results/security/: `python benchmarks/security_tables.py`."""
+"""Tables of the threat model and of detection, from results/security/: `python benchmarks/security_tables.py`."""
 
 from __future__ import annotations
 
