@@ -104,7 +104,7 @@ def cells(rows: list[Row]) -> Any:
     if not methods:
         return None
     values = np.array([[_value(cell) for cell in line[1:]] for line in lines], float)
-    figure, (axis,) = grid(1, 1, width=2.2 + 0.75 * len(methods), height=0.5 + 0.27 * len(lines))
+    figure, (axis,) = grid(1, 1, width=max(6.0, 2.2 + 0.75 * len(methods)), height=0.5 + 0.27 * len(lines))
     axis.imshow(values, cmap="RdYlGn", vmin=0, vmax=1, aspect="auto", alpha=0.75)
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):
