@@ -88,10 +88,12 @@ def words(rows: Sequence[Row], figure: str = OPERATING_POINT) -> list[str]:
             f"{method} is number {place} of {len(ranked)} by the average of {len(attacks)} attacks: "
             f"{value:.3f}{behind}."
         )
+        others = [cells for name, cells in table.items() if not name.startswith("diffmark")]
+        rivalled = [attack for attack in table[method] if any(attack in cells for cells in others)]
         worse = lost(table, method)
         cells = [f"{attack} ({own:.2f}; {best} {other:.2f})" for attack, best, other, own in worse]
         said.append(
-            f"It loses {len(cells)} of {len(table[method])} attacks to a method that is not DiffMark's"
+            f"It loses {len(cells)} of {len(rivalled)} attacks to a method that is not DiffMark's"
             + (f": {', '.join(cells)}." if cells else ".")
         )
     return said
