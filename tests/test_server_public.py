@@ -379,3 +379,20 @@ def test_images_of_every_kind_get_an_answer(site):
         image = Image.fromarray(rng.integers(0, 255, (size[1], size[0], 3), np.uint8))
         answer = site.post("/public/verify", files={"image": ("x.png", png(image))})
         assert answer.status_code in (200, 422)
+
+
+def test_the_resolver_is_public_coarse_and_limited(site, pictures):
+    assert site.get("/public/services/supportedAlgorithms").json()["watermarks"]
+    binding = {"alg": "org.diffmark.latent64.1", "value": "AAAAAAAAAAAAAAAAAAAAAA=="}
+    answer = site.get("/public/matches/byBinding", params=binding)
+    assert (answer.status_code, answer.json()) == (200, {"matches": []})
+    headers = {"Content-Type": "image/png"}
+    answer = site.post("/public/matches/byContent", content=pictures["plain"], headers=headers)
+    assert (answer.status_code, answer.json()) == (200, {"matches": []})
+    assert site.get("/v1/matches/byBinding", params=binding).status_code == 401
+    kept, site.public.limiter = site.public.limiter, RateLimiter(Limits(per_minute=0.01, burst=1))
+    try:
+        codes = [site.get("/public/matches/byBinding", params=binding).status_code for _ in range(3)]
+    finally:
+        site.public.limiter = kept
+    assert codes == [200, 429, 429]
