@@ -371,6 +371,7 @@ def test_a_database_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match="cannot be reached or went away"):
         Registry.open(f"postgresql://tester@/x?host={tmp_path}")
     (tmp_path / "junk.db").write_bytes(b"this is not a database" * 100)
+    (tmp_path / "junk.db").chmod(0o600)
     with pytest.raises(RegistryError, match="damaged or not a registry"):
         Registry.open(f"sqlite:///{tmp_path / 'junk.db'}")
     (tmp_path / "a-folder").mkdir()

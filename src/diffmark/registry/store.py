@@ -233,7 +233,7 @@ def _private_file(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         touch_private(path)
-    elif not is_private(path):
+    elif path.is_file() and not is_private(path):
         mode = path.stat().st_mode & 0o777
         raise RegistryError(f"{path}: others can read this registry (mode {mode:o}): chmod 600 it first")
 
