@@ -373,7 +373,8 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(group_name(row), []).append(row)
-    return {name: _figures(group) for name, group in sorted(groups.items(), key=_place)}
+    whole = {name: group for name, group in groups.items() if any(row["visibility"] for row in group)}
+    return {name: _figures(group) for name, group in sorted(whole.items(), key=_place)}
 
 
 def group_name(row: Row) -> str:
