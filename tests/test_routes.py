@@ -36,12 +36,17 @@ OPEN = {("GET", path) for path in ("/health", "/ready", "/metrics", "/v1/service
 VALUES = {"{key}": "0" * 16, "{manifestId}": "urn:c2pa:00000000-0000-0000-0000-000000000000"}
 
 
+LIMITS = Limits(
+    per_minute=1e6, burst=100_000, address_per_minute=1e6, address_burst=100_000, upload_bytes=100_000
+)
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
     place = tmp_path_factory.mktemp("registry") / "registry.db"
     registry = Registry.open(f"sqlite:///{place}", actor="root")
     detector = Detector(tiny_codec(), _build("sd").pipe.vae)
-    return Service(detector, registry, Limits(per_minute=1e6, burst=100_000, upload_bytes=100_000))
+    return Service(detector, registry, LIMITS)
 
 
 @pytest.fixture(scope="module")
