@@ -478,7 +478,7 @@ def headline(found: dict[str, Any]) -> str:
         lines.append(_line([attack, *(f"{cell['marked']:.2f}" if cell else "" for cell in cells)]))
     counts = ", ".join(f"{found[name]['pictures']} for {name}" for name in shown)
     return "\n".join(lines) + (
-        f"\n\nPhotographs and SD images of 512 px, kept apart from tuning but for one constant ({counts}); all rows "
+        f"\n\nPhotographs and SD images of 512 px, not tuned on but for one constant ({counts}); all rows "
         "are in [docs/pixel.md](docs/pixel.md) and `results/pixel_robustness.json`."
     )
 
