@@ -114,7 +114,7 @@ def test_ring_id_distance(theirs, pipe, sampling):
         assert detector.eval_watermark(one[None])["l1_distance"] == pytest.approx(
             float((rings + noise) / 2), rel=1e-6
         )
-        score = method.read_state(one[None], secret[None])[1][0]
+        score = method.read_state(one[None].float(), secret[None])[1][0]
         assert -score == pytest.approx(float(torch.minimum(rings, noise)), rel=1e-5)
 
 
