@@ -24,7 +24,7 @@ demo: .venv/runtime
 	$(BIN)/python -m diffmark.demo
 
 test: .venv/installed lint
-	$(BIN)/pytest --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n auto --cov --cov-report=term:skip-covered
 
 test-slow: .venv/installed
 	$(BIN)/pytest -m slow

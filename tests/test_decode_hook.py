@@ -128,7 +128,7 @@ def test_slices_and_tiles_are_marked_once(rig, secret, monkeypatch):
 def test_a_mark_that_cannot_be_read_warns_at_every_size_or_raises(rig, secret, monkeypatch):
     rig = rig("sd")
     monkeypatch.setattr(
-        diffmark.PixelCodec, "residual", lambda self, image, secret: np.zeros((SIDE, SIDE, 3))
+        diffmark.PixelCodec, "residual", lambda self, image, secret, rounds: np.zeros((SIDE, SIDE, 3))
     )
     with (
         diffmark.watermark(rig.pipe, None, secret),

@@ -46,13 +46,16 @@ class EvidenceMapper:
         picture = read_image(image, self.detector.max_pixels).resized(codec.config.image_size)
         pixels = torch.from_numpy(picture.pixels())[None]
         z = encode(vae, pixels.to(next(vae.parameters()).device)).float().to(codec.device)
-        logits = codec.keyed.read(codec.decode(z).cpu().numpy())
-        read = (logits[..., 1] > logits[..., 0]).astype(np.uint8)
-        bits = read if secret is None else as_secrets(secret, codec.config.length)  # (1, L)
+        bits = self._bits(pixels) if secret is None else as_secrets(secret, codec.config.length)  # (1, L)
         if len(bits) != 1:
             raise ValueError(f"a map speaks for one secret, got {len(bits)}")
         scores = self._matched(z, bits) if self.way == "matched" else self._occlusion(z, bits)
         return EvidenceMap(scores.cpu().numpy(), to_hex(bits[0]), self.way)
+
+    def _bits(self, pixels: Tensor) -> Bits:
+        """The secret bits (B, L) that the detector reads."""
+        logits = self.detector.logits(pixels)
+        return (logits[..., 1] > logits[..., 0]).astype(np.uint8)
 
     def _matched(self, z: Tensor, bits: Bits) -> Tensor:
         """Correlation of latents (1, C, h, w) and delta around each latent, standardised over other secrets."""
