@@ -1,7 +1,7 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes .venv and installs what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := dev,docs,diffusion,heif,registry,postgres,clickhouse,train,eval,serve,c2pa,bulk
+EXTRAS := dev,docs,diffusion,heif,registry,postgres,clickhouse,train,eval,serve,c2pa,fingerprint,bulk
 
 .PHONY: demo test test-slow lint audit docs results weights clean
 .DELETE_ON_ERROR:
