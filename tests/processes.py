@@ -11,6 +11,9 @@ from typing import Any
 import diffmark
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(diffmark.__file__).parents[1])}
+INSTALLED = {
+    name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+}  # what is installed alone
 
 
 def start(program: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:

@@ -9,7 +9,7 @@ import venv
 from pathlib import Path
 
 import pytest
-from processes import ENVIRONMENT
+from processes import ENVIRONMENT, INSTALLED
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "tests" / "programs" / "core_only.py"
@@ -57,9 +57,11 @@ def test_a_fresh_environment_with_the_core_alone(tmp_path: Path) -> None:
     venv.create(place, with_pip=True)
     python = str(place / "bin" / "python")
     install = [python, "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(ROOT)]
-    subprocess.run(install, check=True, timeout=900)
-    listed = subprocess.run([python, "-m", "pip", "list", "--format=json"], capture_output=True, text=True)
+    subprocess.run(install, check=True, timeout=900, env=INSTALLED)
+    listing = [python, "-m", "pip", "list", "--format=json"]
+    listed = subprocess.run(listing, capture_output=True, text=True, env=INSTALLED, check=True)
     names = {package["name"].lower() for package in json.loads(listed.stdout)}
+    assert "diffmark" in names
     assert not names & set(HEAVY.split(","))
     (tmp_path / "work").mkdir()
-    assert outcome(tmp_path / "work", python=python, cwd=tmp_path) == EXPECTED
+    assert outcome(tmp_path / "work", python=python, cwd=tmp_path, env=INSTALLED) == EXPECTED

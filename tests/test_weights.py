@@ -10,6 +10,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from processes import INSTALLED
 
 from diffmark import weights
 from diffmark.baselines.weights import baseline_folder
@@ -88,7 +89,7 @@ def test_both_wheels_are_found_in_a_venv(tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "-q", "--no-deps", *map(str, tmp_path.glob("*.whl"))]
-    subprocess.run(install, check=True)
+    subprocess.run(install, check=True, env=INSTALLED)
     (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     # The packages that both need are this interpreter's; an editable DiffMark is not found through this file.
     (site / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")

@@ -20,6 +20,7 @@ from diffmark.latent.vae import decode as vae_decode
 from diffmark.latent.vae import encode
 from diffmark.mark.context import watermark
 from diffmark.mark.generation import ImageSpec, Sampling, generate
+from diffmark.mark.latents import mark_latents
 from diffmark.provenance import weights_digest
 
 
@@ -67,8 +68,7 @@ class DiffMark(Method):
         """With injection `final` the mark is added to z0 alone."""
         dose = self.sampling.strength * self.injection.dose
         z0, vae = z0.to(self.pipe.device), self.pipe.vae
-        delta = self.codec.delta(secrets, (z0.shape[-2], z0.shape[-1]))
-        pixels = vae_decode(vae, z0 + dose * delta.to(z0))
+        pixels = vae_decode(vae, mark_latents(self.codec, z0, secrets, dose))
         return self.pipe.image_processor.postprocess(pixels, output_type="pil")
 
     def decode(self, images: Sequence[Image.Image]) -> NDArray[np.float64]:

@@ -21,6 +21,7 @@ from diffmark.latent.calibration import Calibration
 from diffmark.latent.codec import Codec
 from diffmark.latent.pictures import to_images, to_pixels
 from diffmark.latent.vae import decode, encode
+from diffmark.mark.latents import mark_latents
 from diffmark.metrics import psnr
 from diffmark.provenance import weights_digest
 
@@ -62,8 +63,7 @@ def calibrate(
         secret = rng.integers(2, size=(1, codec.config.length), dtype=np.uint8)
         z = encode(vae, torch.from_numpy(picture.resized(size).pixels())[None].to(place))
         clean = _as_image(decode(vae, z))
-        delta = codec.delta(secret, (size[0] // cell, size[1] // cell)).to(z)
-        marked = _as_image(decode(vae, z + share * delta))
+        marked = _as_image(decode(vae, mark_latents(codec, z, secret, share)))
         ratios.append(psnr(marked, clean))
         right.append(int(((_margins(detector, [marked])[0] > 0) == secret[0]).sum()))
         parts = [random_crop(picture.image, rng) for _ in range(crops)]

@@ -26,8 +26,9 @@ from diffmark.latent.spaces import vae_family
 from diffmark.latent.vae import codec_for
 from diffmark.mark.decoding import PixelLayer, check_decoding, hook_decoder
 from diffmark.mark.errors import UnmarkableError
+from diffmark.mark.latents import check_strength
 from diffmark.mark.readback import Verify, check_verify
-from diffmark.mark.steps import WatermarkCallback, both, check_free, check_strength, latent_size
+from diffmark.mark.steps import WatermarkCallback, both, check_free, latent_size
 from diffmark.pixel.codec import MIN_SIDE, MarkWarning, PixelCodec
 from diffmark.pixel.layout import PixelConfig
 from diffmark.pixel.writer import ROUNDS

@@ -6,8 +6,6 @@ The image keeps its own detail, whatever the autoencoder would have lost of it, 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 from diffmark.images import ImageLike, Picture, read_image
 from diffmark.latent.codec import Codec
 from diffmark.latent.vae import check_family, decode, encode, upcast
+from diffmark.mark.latents import check_strength, mark_latents
 from diffmark.secret import Bits, SecretLike, as_secrets
 
 
@@ -26,8 +25,7 @@ def embed(
 ) -> Image.Image:
     """An upright RGB copy of the image that carries the secret; strength 0 gives the pixels as they were."""
     check_family(codec.config, vae)
-    if not 0 <= strength < math.inf:
-        raise ValueError(f"strength must be a finite number of at least 0, got {strength}")
+    check_strength(strength)
     secrets = as_secrets(secret, codec.config.length)
     if len(secrets) != 1:
         raise ValueError(f"an image carries one secret, got {len(secrets)}")
@@ -50,5 +48,4 @@ def _difference(picture: Picture, codec: Codec, vae: nn.Module, secrets: Bits, s
     device = next(vae.parameters()).device
     small = torch.from_numpy(picture.resized(codec.config.image_size).pixels())[None].to(device)
     z = encode(vae, small)
-    delta = strength * codec.delta(secrets).to(z)
-    return (decode(vae, z + delta) - decode(vae, z)).float().cpu()
+    return (decode(vae, mark_latents(codec, z, secrets, strength)) - decode(vae, z)).float().cpu()

@@ -6,7 +6,6 @@ scheduler's `step` does. What neither can reach is the moment before the first s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +20,8 @@ from diffmark.latent.injection import Injection
 from diffmark.latent.spaces import pixels_per_latent
 from diffmark.latent.vae import check_family
 from diffmark.mark.errors import UnmarkableError
-from diffmark.mark.packing import LayoutError, arrange, restore
+from diffmark.mark.latents import LatentMark, check_strength
+from diffmark.mark.packing import LayoutError, restore
 from diffmark.mark.readback import Verify, check_verify, complain, shortfall
 from diffmark.mark.schedulers import SCHEDULERS, delivers, latent_scale, shift_history, steps_of
 from diffmark.secret import SecretLike, as_secrets
@@ -55,11 +55,10 @@ class WatermarkCallback(PipelineCallback):
         offered = getattr(type(pipe), "_callback_tensor_inputs", ())
         # An LCM's picture is `denoised`; where an inpainting pipeline pastes the original back, `mask` tells.
         self._tensor_inputs = ["latents"] + [name for name in ("denoised", "mask") if name in offered]
-        self._delta: Tensor | None = None  # in the latents' own layout
+        self._mark: LatentMark | None = None  # of the run that is on
         self._size = (0, 0)
         self._timesteps, self._weights = np.zeros(0), np.zeros(1)
         self._done = 0  # steps whose share has been added
-        self._owed: Any = 0.0  # what rounding to the latents' dtype has left out so far
 
     @property
     def tensor_inputs(self) -> list[str]:
@@ -72,32 +71,23 @@ class WatermarkCallback(PipelineCallback):
 
     def reset(self) -> None:
         """Before a run."""
-        self._delta, self._done = None, 0
+        self._mark, self._done = None, 0
 
     def prepare(self, pipe: Any, latents: Tensor, size: tuple[int, int]) -> None:
         """Before a run: delta for latents of this shape; `size` is the latents' (h, w) before any packing."""
         self.reset()
-        batch = latents.shape[0]
-        if len(self.secrets) not in (1, batch):
-            raise UnmarkableError(
-                f"{len(self.secrets)} secrets for {batch} images: give one for all, or one an image"
-            )
-        delta = self.codec.delta(self.secrets, size).expand(batch, -1, -1, -1)
         try:
-            arranged = arrange(delta, latents)
+            self._mark = LatentMark(self.codec, self.secrets, latents, self.strength, size)
         except LayoutError as error:
             raise UnmarkableError(f"{type(pipe).__name__}: {error}") from error
         self._size = size
-        self._delta = arranged.float().to(latents.device) * self.strength
-        self._owed = torch.zeros_like(self._delta)
 
     def begin(self, pipe: Any, latents: Tensor) -> None:
         """Right before the first step: fix the shares and add the first one to `latents`, in place."""
         self._timesteps = pipe.scheduler.timesteps[-steps_of(pipe) :].cpu().double().numpy()
         self._weights = self.injection.weights(self._timesteps / pipe.scheduler.config.num_train_timesteps)
-        share = self._share(pipe, 0)
-        if share is not None:
-            latents.copy_(self._add(latents, share))
+        if self._mark is not None:
+            latents.copy_(self._mark.add(latents, self._share(pipe, 0)))
         self._done = 1
 
     def callback_fn(
@@ -110,7 +100,7 @@ class WatermarkCallback(PipelineCallback):
                 f"callback_on_step_end_tensor_inputs={self.tensor_inputs}"
             )
         latents = callback_kwargs["latents"]
-        if step_index == 0 and not (self._delta is not None and self._done == 1):
+        if step_index == 0 and not (self._mark is not None and self._done == 1):
             self._begin_late(pipeline, latents)
         if float(timesteps) != self._timesteps[step_index]:
             raise UnmarkableError(
@@ -121,8 +111,8 @@ class WatermarkCallback(PipelineCallback):
         share = self._share(pipeline, step_index + 1)
         if last and self._pastes_original(pipeline):
             share = self._whole_outside(callback_kwargs["mask"], share)
-        if share is not None:
-            callback_kwargs["latents"] = self._add(latents, share)
+        if share is not None and self._mark is not None:
+            callback_kwargs["latents"] = self._mark.add(latents, share)
             if not last:
                 shift_history(pipeline.scheduler, share)
             elif callback_kwargs.get("denoised") is not None:
@@ -130,7 +120,7 @@ class WatermarkCallback(PipelineCallback):
         self._done = step_index + 2
         if last:
             self._read_back(callback_kwargs.get("denoised", callback_kwargs["latents"]))
-            self._delta = None
+            self._mark = None
         return callback_kwargs
 
     @contextmanager
@@ -180,21 +170,11 @@ class WatermarkCallback(PipelineCallback):
             )
 
     def _share(self, pipe: Any, index: int) -> Tensor | None:
-        """Share `index` of delta in the scheduler's own scale, in float32; None where it is nothing."""
+        """Share `index` of delta in the scheduler's own scale; None where it is nothing."""
         weight = float(self._weights[index])
-        if weight * self.strength == 0 or self._delta is None:
+        if weight == 0 or self._mark is None:
             return None
-        return self._delta * (weight * latent_scale(pipe.scheduler, index, len(self._timesteps)))
-
-    def _add(self, latents: Tensor, share: Tensor) -> Tensor:
-        """latents + share in the latents' dtype; what rounding leaves out is added with the next share.
-
-        A fiftieth of delta is often below half a unit in the last place of bfloat16 and would vanish every time.
-        """
-        wanted = latents.float() + share + self._owed
-        added = wanted.to(latents.dtype)
-        self._owed = wanted - added.float()
-        return added
+        return self._mark.share(weight * latent_scale(pipe.scheduler, index, len(self._timesteps)))
 
     def _pastes_original(self, pipe: Any) -> bool:
         """An inpainting pipeline with an ordinary denoiser overwrites what is outside the mask after every step."""
@@ -203,9 +183,10 @@ class WatermarkCallback(PipelineCallback):
     def _whole_outside(self, mask: Tensor, share: Tensor | None) -> Tensor | None:
         """Outside the mask no denoiser was at work and every share was overwritten: the dose goes to z0 there."""
         lost = 0.0 if self.injection.mode == "final" else self.injection.dose
-        if lost * self.strength == 0 or self._delta is None:
+        whole = self._mark.share(lost) if self._mark is not None else None
+        if whole is None:
             return share
-        restored = self._delta * lost * (1 - mask[: self._delta.shape[0]].float())
+        restored = whole * (1 - mask[: len(whole)].float())
         return restored if share is None else share + restored
 
     @torch.no_grad()
@@ -218,12 +199,6 @@ class WatermarkCallback(PipelineCallback):
         secrets = np.broadcast_to(self.secrets, (len(logits), self.secrets.shape[1]))
         for problem in shortfall("the generation layer", logits[..., 1] - logits[..., 0], secrets):
             complain(self.verify, f"{problem}, before decoding")
-
-
-def check_strength(strength: float) -> None:
-    """Whether this is a scale of delta."""
-    if not 0 <= strength < math.inf:
-        raise ValueError(f"strength must be a finite number of at least 0, got {strength}")
 
 
 def check_free(pipe: Any) -> None:

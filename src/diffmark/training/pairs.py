@@ -15,6 +15,7 @@ from diffmark.latent import vae
 from diffmark.latent.codec import Codec
 from diffmark.latent.pictures import to_images
 from diffmark.mark.context import watermark
+from diffmark.mark.latents import mark_latents
 from diffmark.training.draws import Draws
 from diffmark.training.sources import Pictures
 
@@ -33,7 +34,7 @@ def pairs_of_pictures(
     for batch, pixels in batches(pictures, rows, "marking"):
         secrets = Draws(seed, batch[0]).secrets(len(batch), codec.config.length)
         z = vae.encode(autoencoder, pixels)
-        marked = vae.decode(autoencoder, z + share * codec.delta(secrets))
+        marked = vae.decode(autoencoder, mark_latents(codec, z, secrets, share))
         yield secrets, to_images(marked), to_images(vae.decode(autoencoder, z))
 
 
