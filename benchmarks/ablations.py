@@ -38,7 +38,6 @@ def pretrained(config: TrainingConfig, runs: Path, cache: Path) -> Codec | None:
         for name, value in asdict(config).items()
         if name in ("codec", "data", "pretraining", "seed")
     }
-    settings["codec"].pop("injection")  # nothing is injected yet
     folder = (
         runs / f"pretrained-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]}"
     )

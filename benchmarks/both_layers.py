@@ -47,9 +47,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     codec = Codec.from_pretrained(arguments.codec)
-    answers = Answers(arguments.cache, Detector(codec, load_pipeline("vista").vae), codec.config.injection)
+    answers = Answers(arguments.cache, Detector(codec, load_pipeline("vista").vae), codec.injection)
     specs = unseen_specs(arguments.count, codec.config.length)
-    images = Generator(arguments.cache, "vista", codec, codec.config.injection).images(specs, 1.0)
+    images = Generator(arguments.cache, "vista", codec, codec.injection).images(specs, 1.0)
     pixel, secrets = PixelCodec(), np.stack([spec.secret for spec in specs])
     marked = [pixel.embed(image, spec.secret).image for image, spec in zip(images, specs, strict=True)]
     scale = fitted_scale(answers, arguments.apart)

@@ -223,7 +223,7 @@ def tasks(lab: Experiment) -> dict[str, Callable[[], Row]]:
 def overwrite(lab: Experiment, image: Image.Image, _: float) -> Image.Image:
     """Another secret by the public codec, added to the finished picture."""
     stranger = Codec.from_pretrained(lab.codec_name)
-    dose = float(stranger.config.injection.dose)
+    dose = float(stranger.injection.dose)
     return embed(image, stranger, lab.detector.vae, lab.secrets(9, 1)[0], dose)
 
 
@@ -253,7 +253,7 @@ def surrogate(lab: Experiment, count: int) -> Row:
     gram = centred @ centred.T
     weights = torch.linalg.solve(gram + gram.diagonal().mean() * torch.eye(len(gram)).double(), target)
     direction = (centred.T @ weights).float().view(1, *lab.latents(lab.pool[0][:1]).shape[1:])
-    size = float(lab.codec.delta(lab.secrets(9, 1)).norm()) * float(lab.codec.config.injection.dose)
+    size = float(lab.codec.delta(lab.secrets(9, 1)).norm()) * float(lab.codec.injection.dose)
     change = direction / direction.norm() * size
     row = removal(lab, lambda image, s: lab.shifted(image, -s * change), STRENGTHS)
     return row | {"seen": count}
@@ -275,7 +275,7 @@ def averaged(lab: Experiment, count: int, one_secret: bool) -> Row:
 def rewritten(lab: Experiment) -> Row:
     """A stranger reads the word that a picture carries and writes it into another, both with the public codec."""
     stranger = Detector.from_pretrained(lab.codec_name)
-    dose = float(stranger.codec.config.injection.dose)
+    dose = float(stranger.codec.injection.dose)
     images, secrets = lab.victims["test"]
     covers = lab.plain("test")[::-1]
     bits = [stranger.detect(image).bits for image in images]

@@ -66,9 +66,9 @@ def main() -> None:
     torch.set_num_threads(1)
 
     codec = Codec.from_pretrained(arguments.codec)
-    injection = codec.config.injection
+    injection = codec.injection
     if arguments.injection:
-        injection = codec.config.dosing.in_mode(arguments.injection)
+        injection = codec.dosing.in_mode(arguments.injection)
     if arguments.dose:
         injection = replace(injection, dose=arguments.dose)
     specs = unseen_specs(arguments.count, codec.config.length, arguments.first)
@@ -167,7 +167,7 @@ class Generator:
 
     def __init__(self, folder: Path, model: str, codec: Codec, injection: Injection) -> None:
         self.model, self.codec, self.injection = model, codec, injection
-        marked = f"{weights_digest(codec, half=True)} {codec.config.dosing.deviation} {asdict(injection)}"
+        marked = f"{weights_digest(codec, half=True)} {codec.dosing.deviation} {asdict(injection)}"
         self.folders = {
             strength: folder
             / f"{model}-{hashlib.sha256(f'{model_digest(model)} {what}'.encode()).hexdigest()[:12]}"
@@ -214,7 +214,7 @@ class Answers:
 
     def __init__(self, folder: Path, detector: Detector, injection: Injection) -> None:
         codec = detector.codec
-        what = f"{weights_digest(codec, half=True)} {codec.config.dosing.deviation} {asdict(injection)}"
+        what = f"{weights_digest(codec, half=True)} {codec.dosing.deviation} {asdict(injection)}"
         self.detector = detector
         self.folder = folder / f"margins-{hashlib.sha256(what.encode()).hexdigest()[:12]}"
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -86,10 +86,12 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
 
-    codec = CodecConfig(length=16, height=8, width=8, embed_dim=16, decoder_widths=(16, 32), decoder_hidden=(64,),
-                        dosing=Dosing(Injection("persistent")))  # fmt: skip
+    codec = CodecConfig(
+        length=16, height=8, width=8, embed_dim=16, decoder_widths=(16, 32), decoder_hidden=(64,)
+    )
     fresh = TrainingConfig(
         codec=codec,
+        dosing=Dosing(Injection("persistent")),
         paths=PathConfig(steps=4, ddim_steps=arguments.ddim_steps, guidance=3.0),
         gates=GateConfig(imperceptibility=-1, frequency=-1),
         weights=WeightConfig(mag=0, kl_start=0, kl_end=0),

@@ -293,11 +293,11 @@ def tiny_codec(channels: int = 4, seed: int = 0, **more: Any) -> Codec:
         "embed_dim": 16,
         "decoder_widths": (16, 32),
         "decoder_hidden": (64,),
-        "injection": Injection("persistent"),
     }
-    settings = CodecConfig.nested({**settings, **more})
-    settings["dosing"] = Dosing(**settings["dosing"])
-    return Codec(CodecConfig(**settings)).eval()
+    dosing: dict[str, Any] = {"injection": Injection("persistent")}
+    for name, value in more.items():
+        (dosing if name in ("injection", "deviation", "doses") else settings)[name] = value
+    return Codec(CodecConfig(**settings), Dosing(**dosing)).eval()
 
 
 @pytest.fixture

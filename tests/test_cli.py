@@ -294,5 +294,5 @@ def test_debug_shows_the_traceback(run, monkeypatch):
 
 
 def test_random_secrets_differ_between_runs(codec_folder):
-    assert Codec.from_pretrained(codec_folder).config.injection.mode == "final"
+    assert Codec.from_pretrained(codec_folder).injection.mode == "final"
     assert to_hex(random_secrets()[0]) != to_hex(random_secrets()[0])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -160,7 +161,7 @@ def test_damaged_codecs_give_clear_errors(saved):
     rewrite(saved, sha256=None)
     fails("truncated or altered")
     rewrite(saved, version=99)
-    fails("has version 99, this DiffMark reads 1")
+    fails("has version 99, this DiffMark reads those up to 2")
     config.unlink()
     fails("is missing")
 
@@ -228,13 +229,14 @@ def test_settings_of_retired_codecs_are_known_in_older_files(saved):
     document = json.loads(path.read_text())
     calibration = {**Calibration.measure(range(100)).to_dict(), "kind": "margin"}
     older = {
+        "version": 1,
         "config": document["config"] | {"fitted": False, "embed_strength": 1.0},
         "calibration": calibration,
     }
     path.write_text(json.dumps(document | older))
     assert Codec.from_pretrained(saved).config == tiny_codec().config
     for name, value in (("fitted", True), ("embed_strength", 1.4)):
-        path.write_text(json.dumps(document | {"config": document["config"] | {name: value}}))
+        path.write_text(json.dumps(document | {"version": 1, "config": document["config"] | {name: value}}))
         with pytest.raises(CodecError, match=f"{name} is of codecs that were retired"):
             Codec.from_pretrained(saved)
     path.write_text(json.dumps(document | {"calibration": calibration | {"kind": "evenness"}}))
@@ -275,25 +277,31 @@ def test_linear_filters_read_what_it_is_matched_to():
 
 
 def test_other_modes_have_doses_of_their_own():
-    config = CodecConfig(dosing=Dosing(Injection("final"), doses={"late": 5.0}))
-    assert config.dosing.in_mode("final") is config.injection
-    assert config.dosing.in_mode("late") == Injection("late", 5.0)
-    assert config.dosing.in_mode("persistent") == Injection("persistent", 1.0)
-    assert CodecConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    dosing = Dosing(Injection("final"), doses={"late": 5.0})
+    assert dosing.in_mode("final") is dosing.injection
+    assert dosing.in_mode("late") == Injection("late", 5.0)
+    assert dosing.in_mode("persistent") == Injection("persistent", 1.0)
+    assert Dosing.from_dict(json.loads(json.dumps(asdict(dosing)))) == dosing
     with pytest.raises(ValueError, match="unknown injection mode 'sometimes'"):
         Dosing(doses={"sometimes": 1.0})
 
 
-def test_settings_of_saved_codecs_are_read_under_their_old_names():
-    """The codecs that come with the package name dosing beside the networks, and linear filters otherwise."""
-    flat = {
-        "length": 8,
-        "matched_filter": True,
-        "injection": {"mode": "final", "dose": 2.0},
-        "doses": {"late": 5.0},
-    }
-    config = CodecConfig.from_dict(flat | {"deviation": None})
-    assert config == CodecConfig(
-        length=8, linear_readout=True, dosing=Dosing(Injection("final", 2.0), None, {"late": 5.0})
-    )
-    assert CodecConfig.from_dict(config.to_dict()) == config
+@pytest.mark.parametrize("nested", [False, True])
+def test_codecs_that_were_saved_as_version_1_are_read(tmp_path, nested):
+    """They name the dosing among the networks' settings, or in a table there, and linear filters otherwise."""
+    config = CodecConfig(length=8, height=32, width=32, decoder_widths=(4,), linear_readout=True)
+    codec = Codec(config, Dosing(Injection("final", 2.0), 0.1, {"late": 5.0}))
+    codec.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    document = json.loads(file.read_text())
+    dosing = document.pop("dosing")
+    document["config"] |= {"dosing": dosing} if nested else dosing
+    document["config"]["matched_filter"] = document["config"].pop("linear_readout")
+    document["config"]["fitted"] = False
+    file.write_text(json.dumps(document | {"version": 1}))
+    again = Codec.from_pretrained(tmp_path)
+    assert (again.config, again.dosing) == (codec.config, codec.dosing)
+    document["config"]["fitted"] = True
+    file.write_text(json.dumps(document | {"version": 1}))
+    with pytest.raises(CodecError, match="fitted is of codecs that were retired"):
+        Codec.from_pretrained(tmp_path)

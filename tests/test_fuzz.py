@@ -24,6 +24,7 @@ from diffmark.images import ImageError, read_image
 from diffmark.keys.ring import parse
 from diffmark.latent.calibration import Calibration
 from diffmark.latent.codec import CodecConfig
+from diffmark.latent.dosing import Dosing
 from diffmark.latent.files import read_config as read_codec
 from diffmark.metadata import read_metadata
 from diffmark.payload.scheme import PayloadScheme
@@ -203,7 +204,8 @@ def codec(data: bytes, folder) -> None:
     (folder / "config.json").write_bytes(data)
     document = read_codec(folder)
     try:
-        CodecConfig.from_dict(document["config"])
+        CodecConfig(**document["config"])
+        Dosing.from_dict(document["dosing"])
     except (KeyError, TypeError, AttributeError) as error:  # `Codec.from_pretrained` names the file then
         raise ValueError("no codec") from error
 

@@ -63,13 +63,13 @@ def test_alpha_does_not_wander_where_delta_is_normalised():
     assert codec.encoder.mean.weight.grad is not None
 
 
-def test_a_codec_with_a_deviation_keeps_it_after_training():
+def test_a_codec_with_a_deviation_keeps_it_after_training(tmp_path):
     config = config_of()
-    codec = Codec(replace(config.codec, dosing=Dosing(deviation=0.2))).eval()
-    delta = codec.delta(Draws(0, 0).secrets(3, 16))
-    torch.testing.assert_close(delta.std(dim=(1, 2, 3)), torch.full((3,), 0.2))
-    again = type(config.codec).from_dict(codec.config.to_dict())
-    assert again.dosing.deviation == 0.2
+    codec = Codec(config.codec, Dosing(deviation=0.2)).eval()
+    codec.save_pretrained(tmp_path)
+    for one in (codec, Codec.from_pretrained(tmp_path)):
+        delta = one.delta(Draws(0, 0).secrets(3, 16))
+        torch.testing.assert_close(delta.std(dim=(1, 2, 3)), torch.full((3,), 0.2))
 
 
 def test_pretraining_learns_and_stops_early(tmp_path):
@@ -107,9 +107,9 @@ def test_a_normalised_codec_leaves_pretraining_with_its_last_strength(tmp_path):
     config = replace(
         config_of(sigma_start=0.4, sigma_end=0.2), delta=DeltaConfig(variational=False, normalise=True)
     )
-    assert run(config, tmp_path).config.dosing.deviation == pytest.approx(0.2)
-    assert Codec.from_pretrained(tmp_path / "codec").config.dosing.deviation == pytest.approx(0.2)
-    assert run(config_of(), tmp_path / "paper").config.dosing.deviation is None
+    assert run(config, tmp_path).dosing.deviation == pytest.approx(0.2)
+    assert Codec.from_pretrained(tmp_path / "codec").dosing.deviation == pytest.approx(0.2)
+    assert run(config_of(), tmp_path / "paper").dosing.deviation is None
 
 
 def test_latents_are_moved_by_more_and_more():

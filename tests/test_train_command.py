@@ -43,6 +43,7 @@ embed_dim = 8
 encoder_widths = [8, 8]
 decoder_widths = [8, 16]
 decoder_hidden = [32]
+[dosing]
 injection = {{ mode = "final" }}
 [model]
 vae = "{folder}/vae"
@@ -115,19 +116,19 @@ def test_from_a_run_file_to_a_calibrated_codec(workshop):
     codec = Codec.from_pretrained(published)
     assert codec.calibration.negatives == 20
     assert codec.calibration.vaes == (weights_digest(load_vae(workshop / "vae"), half=True),)
-    assert codec.config.dosing.deviation == pytest.approx(0.05)
+    assert codec.dosing.deviation == pytest.approx(0.05)
     assert codec.provenance["measured"]["psnr"]["mean"] > 10
 
 
 def test_what_cannot_be_measured_or_prepared_is_named(workshop, tmp_path):
     config = read_config(workshop / "run.toml")
-    Codec(config.codec).save_pretrained(tmp_path / "final")
+    Codec(config.codec, config.dosing).save_pretrained(tmp_path / "final")
     with pytest.raises(
         ValueError, match="has 40 pictures; 12 are trained on .* and 34 unseen ones are asked"
     ):
         measure_codec(tmp_path / "final", config, 10, 20)
     late = tiny_config("late")
-    Codec(late.codec).save_pretrained(tmp_path / "late")
+    Codec(late.codec, late.dosing).save_pretrained(tmp_path / "late")
     with pytest.raises(ValueError, match="'late', which goes through a denoiser"):
         measure_codec(tmp_path / "late", config, 4, 20)
     with pytest.raises(ValueError, match="'late' goes through a denoiser: give model.pipeline"):
@@ -249,11 +250,11 @@ def test_a_late_codec_is_measured_through_the_pipeline(tmp_path):
     found, measured = measure_codec("vista", config, 2, 20, cache=tmp_path, injection="late")
     assert found["injection"] == {
         "mode": "late",
-        "dose": codec.config.dosing.doses["late"],
+        "dose": codec.dosing.doses["late"],
         "start": 0.2,
         "end": 0.0,
     }
-    assert measured.config.injection.mode == "late"
+    assert measured.injection.mode == "late"
     assert found["attacks"]["none"]["bit_accuracy"] > 0.85
     assert 15 < found["psnr"]["mean"] < 50
     assert found["negatives"]["bit_accuracy"] < 0.65

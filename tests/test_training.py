@@ -46,11 +46,11 @@ def tiny_config(mode="final", **more):
         encoder_widths=(8, 8),
         decoder_widths=(8, 16),
         decoder_hidden=(32,),
-        dosing=Dosing(Injection(mode, start=0.4)),
     )
     bridge_only = mode == "final"
     settings = {
         "codec": codec,
+        "dosing": Dosing(Injection(mode, start=0.4)),
         "optimiser": OptimiserConfig(steps=6, batch=4, warmup=2),
         "paths": PathConfig(
             steps=2,
@@ -89,7 +89,7 @@ def denoisers(rig):
 
 
 def paths_of(config, denoisers):
-    mode = config.codec.injection.mode
+    mode = config.dosing.injection.mode
     pool = latents() if mode in ("late", "final") else None
     return Paths(
         config, pool, None if pool is None else latents(6, 1), None if mode == "final" else denoisers
@@ -151,9 +151,7 @@ def test_algorithm_2_to_the_letter(vae, denoisers):
     assert {name: reached(term, codec) for name, term in terms.items()} == PAPER
 
     start, delta = paths.draw(Draws(0, 0), 2), codec.delta(torch.ones(2, 16, dtype=torch.uint8).numpy())
-    alone = Paths(
-        replace(config, codec=replace(config.codec, dosing=Dosing(Injection("mean")))), None, None, denoisers
-    )
+    alone = Paths(replace(config, dosing=Dosing(Injection("mean"))), None, None, denoisers)
     assert torch.equal(paths.ddim(start, delta), alone.ddim(start, delta))
     assert not torch.allclose(paths.bridge(start, delta), alone.bridge(start, delta))
 

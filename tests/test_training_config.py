@@ -29,6 +29,7 @@ def test_tables_become_dataclasses(tmp_path):
             seed = 7
             [codec]
             length = 48
+            [dosing]
             injection = { mode = "final", dose = 1 }
             [optimiser]
             encoder_rate = 1
@@ -39,7 +40,7 @@ def test_tables_become_dataclasses(tmp_path):
             """,
         )
     )
-    assert (config.seed, config.codec.length, config.codec.injection.mode) == (7, 48, "final")
+    assert (config.seed, config.codec.length, config.dosing.injection.mode) == (7, 48, "final")
     assert config.robustness.attacks == {"jpeg": 1.0, "rotation": 0.2}
     assert isinstance(config.optimiser.encoder_rate, float)
 
@@ -65,7 +66,7 @@ def test_tables_become_dataclasses(tmp_path):
         ("[paths]\nrefresh_every = 4", "needs a replay buffer"),
         ("[paths]\nregen_on = 'z0'", "regen_on is ddim or bridge"),
         (
-            "[codec]\ninjection = {mode = 'paper'}\n[paths]\nddim_injection = {mode = 'late'}",
+            "[dosing]\ninjection = {mode = 'paper'}\n[paths]\nddim_injection = {mode = 'late'}",
             "must start at the same place, got pictures noised to 0.2, pure noise",
         ),
         ("[paths]\ndecoded = 0.0", "decoded is a share of the batch"),
@@ -88,12 +89,12 @@ def test_every_committed_run_file_is_read(path):
 
 def test_a_run_file_overrides_its_base(tmp_path):
     (tmp_path / "base.toml").write_text(
-        "seed = 3\n[codec]\nlength = 48\ninjection = {mode = 'late', start = 0.3}\n[optimiser]\nsteps = 9"
+        "seed = 3\n[codec]\nlength = 48\n[dosing]\ninjection = {mode = 'late', start = 0.3}\n[optimiser]\nsteps = 9"
     )
-    text = "base = 'base.toml'\n[codec]\ninjection = {mode = 'final'}\n[optimiser]\nbatch = 4"
+    text = "base = 'base.toml'\n[dosing]\ninjection = {mode = 'final'}\n[optimiser]\nbatch = 4"
     config = read_config(write(tmp_path, text))
     assert (config.seed, config.codec.length, config.optimiser.steps, config.optimiser.batch) == (3, 48, 9, 4)
-    assert (config.codec.injection.mode, config.codec.injection.start) == ("final", 0.2)
+    assert (config.dosing.injection.mode, config.dosing.injection.start) == ("final", 0.2)
 
 
 def test_the_papers_tables_are_the_defaults_and_in_its_run_file():
@@ -117,7 +118,7 @@ def test_the_papers_tables_are_the_defaults_and_in_its_run_file():
     assert (weights.kl_start, weights.kl_end, weights.kl_warmup) == (0.001, 0.05, 1000)
     assert (weights.orth, weights.prvl, weights.lafid, weights.freq) == (0.1, 1.5, 0.1, 0.5)
     assert (weights.neg, weights.regen) == (0.01, 1.0)
-    assert (config.codec.length, config.codec.injection.mode) == (64, "paper")
+    assert (config.codec.length, config.dosing.injection.mode) == (64, "paper")
     # Algorithm 3, and the two paths of Algorithm 2: delta, delta, delta / N.
     assert config.injections == (Injection("paper"), Injection("paper"), Injection("mean"))
     pretraining = config.pretraining

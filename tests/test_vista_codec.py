@@ -27,7 +27,7 @@ RESULT = Path(__file__).parents[1] / "results" / "vista_final.json"
 @torch.no_grad()
 def test_the_shipped_codec_reads_what_it_wrote():
     codec, autoencoder = Codec.from_pretrained("vista"), load_autoencoder()
-    assert codec.config.injection.mode == "final"
+    assert codec.injection.mode == "final"
     scene = np.asarray(paint(random_scene(HELD_OUT + 90_000), 256))
     pixels = torch.from_numpy(scene.copy()).permute(2, 0, 1)[None].float() / 127.5 - 1
     z = vae.encode(autoencoder, pixels)
@@ -112,7 +112,7 @@ def test_the_late_codec_is_what_was_measured():
     codec = Codec.from_pretrained("vista-late")
     config = json.loads((SURVIVAL / "vista_late.json").read_text())["config"]
     assert weights_digest(codec, half=True) == config["weights"]
-    assert codec.config.injection == Injection(**config["injection"])
+    assert codec.injection == Injection(**config["injection"])
 
 
 def test_the_late_codec_marks_what_a_pipeline_makes():

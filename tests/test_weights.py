@@ -23,8 +23,9 @@ from pathlib import Path
 from diffmark import weights
 from diffmark.baselines.weights import baseline_folder
 from diffmark.vista import load_pipeline, model_names
-assert "vista-oil" in model_names(), model_names()
-image = load_pipeline("vista-oil")("green hills at noon", num_inference_steps=1).images[0]
+assert {"vista-ink", "vista-oil", "vista-photographic", "vista-v"} < set(model_names()), model_names()
+for name in model_names():
+    image = load_pipeline(name)("green hills at noon", num_inference_steps=1).images[0]
 for place in (Path(weights.__file__), baseline_folder("stegastamp")):
     assert place.is_relative_to(sys.prefix), place
 print(image.size)

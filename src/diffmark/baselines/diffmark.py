@@ -38,7 +38,7 @@ class DiffMark(Method):
     ) -> None:
         self.pipe, self.detector = pipe, detector
         self.codec = detector.codec
-        self.injection = injection or self.codec.config.injection
+        self.injection = injection or self.codec.injection
         self.sampling = replace(sampling or Sampling(), injection=self.injection)
         self.bits = self.codec.config.length
         self.name = "diffmark" if injection is None else f"diffmark-{injection.mode}"

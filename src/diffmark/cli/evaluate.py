@@ -287,7 +287,7 @@ def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
             return PixelLayer(quality=float(name.partition("@")[2]) if "@" in name else None)
         if name == "diffmark" or name.startswith("diffmark-"):
             mode = name.removeprefix("diffmark").removeprefix("-")
-            injection = detector.codec.config.dosing.in_mode(mode) if mode else None
+            injection = detector.codec.dosing.in_mode(mode) if mode else None
             return DiffMark(pipe, detector, sampling, injection)
         if name in on_pipe:
             return on_pipe[name](pipe, sampling)

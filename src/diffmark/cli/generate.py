@@ -117,7 +117,7 @@ def generate(
         steps or default_steps(model),
         guidance or default_guidance(model),
         strength,
-        loaded.config.dosing.in_mode(injection) if injection and loaded else None,
+        loaded.dosing.in_mode(injection) if injection and loaded else None,
     )
     made_by = {"model": model, "layers": layers.value}
     if loaded is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -41,7 +42,8 @@ def describe_codec(source: str) -> dict[str, Any]:
     }
     return {
         "codec": source,
-        **codec.config.to_dict(),
+        **asdict(codec.config),
+        **asdict(codec.dosing),
         "parameters": parameters,
         "negatives": calibration.negatives if calibration else "not calibrated",
         "measured": calibration.measured if calibration else {},

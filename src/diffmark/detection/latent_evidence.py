@@ -32,7 +32,7 @@ class EvidenceMapper:
 
     def __init__(self, detector: Detector, way: Way | None = None) -> None:
         self.detector = detector
-        mode = detector.codec.config.injection.mode
+        mode = detector.codec.injection.mode
         self.way: Way = way or ("matched" if mode == "final" else "occlusion")
         if self.way == "matched":
             shape = (REFERENCES, detector.codec.config.length)

@@ -44,9 +44,9 @@ def calibrate(
     Each image gives one marked picture and, unmarked, itself, its round trip through the autoencoder, and `crops`.
     Marked picture and round trip have the (height, width) that the model generates; the codec's own by default.
     """
-    if codec.config.injection.mode != "final":
+    if codec.injection.mode != "final":
         raise ValueError(
-            f"the codec's injection mode is {codec.config.injection.mode!r}, which goes through a denoiser; "
+            f"the codec's injection mode is {codec.injection.mode!r}, which goes through a denoiser; "
             "only mode 'final' can be measured with pictures alone"
         )
     size = size or codec.config.image_size
@@ -54,7 +54,7 @@ def calibrate(
     if any(side < 1 or side % cell for side in size):
         raise ValueError(f"height and width must be multiples of {cell}, got {size[0]}x{size[1]}")
     detector = Detector(codec, vae)
-    share = float(codec.config.injection.weights([0.0])[-1])
+    share = float(codec.injection.weights([0.0])[-1])
     place = next(vae.parameters()).device
     right, ratios, negatives = [], [], []
     for number, image in enumerate(images):

@@ -10,7 +10,7 @@ read like any other, and the detector need not know the original size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,12 @@ from diffmark.latent.injection import Injection
 from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
 from diffmark.secret import SecretLike, as_secrets
 
-# Settings of codecs that were retired, which the files of others name too, with the value of all others.
-RETIRED_SETTINGS = {"fitted": False, "embed_strength": 1.0}
-RENAMED = {"matched_filter": "linear_readout"}  # settings of codecs that were saved under another name
 LARGEST = 65536  # bound on every size in a config, so that a damaged file cannot ask for all memory
 
 
 @dataclass(frozen=True)
 class CodecConfig:
-    """What it takes to build the two networks, the latent space they were trained for, and their dosing."""
+    """What it takes to build the two networks, and the latent space they were trained for."""
 
     length: int = 64  # L, bits of a secret
     channels: int = 4  # c, latent channels
@@ -55,7 +52,6 @@ class CodecConfig:
     linear_readout: bool = False  # the decoder whitens latents and also reads each bit by one linear filter
     family: str | None = None  # the latent space: sd, sdxl, sd3, flux, vista
     pixels_per_latent: int = 8  # the vae's downsampling factor
-    dosing: Dosing = field(default_factory=Dosing)  # no part of the networks: how strongly delta is added
 
     def __post_init__(self) -> None:
         for name in ("encoder_widths", "decoder_widths", "decoder_hidden"):
@@ -80,44 +76,13 @@ class CodecConfig:
         """Native (height, width) in pixels: what the detector resizes an image to."""
         return self.height * self.pixels_per_latent, self.width * self.pixels_per_latent
 
-    @property
-    def injection(self) -> Injection:
-        """The one the codec was trained with."""
-        return self.dosing.injection
-
-    @staticmethod
-    def nested(values: dict[str, Any]) -> dict[str, Any]:
-        """Settings as codecs of version 1 and run files name them, with those of the dosing in their own table."""
-        values = {RENAMED.get(name, name): value for name, value in values.items()}
-        flat = {item.name: values.pop(item.name) for item in fields(Dosing) if item.name in values}
-        if flat:
-            values["dosing"] = {**flat, **values.get("dosing", {})}
-        return values
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> CodecConfig:
-        values = dict(values)
-        for name, default in RETIRED_SETTINGS.items():
-            if values.pop(name, default) != default:
-                raise ValueError(f"{name} is of codecs that were retired; DiffMark 0.1 reads their marks")
-        values = cls.nested(values)
-        if "dosing" in values:
-            dosing = dict(values["dosing"])
-            if "injection" in dosing:
-                dosing["injection"] = Injection(**dosing["injection"])
-            values["dosing"] = Dosing(**dosing)
-        return cls(**values)
-
 
 class DeltaEncoder(nn.Module):
-    """E_phi: secret (B, L) -> delta (B, C, h, w)."""
+    """E_phi: secret (B, L) -> delta (B, C, h, w), of exactly this standard deviation if one is given."""
 
-    def __init__(self, config: CodecConfig) -> None:
+    def __init__(self, config: CodecConfig, deviation: float | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.deviation = config, deviation
         self.embedding = nn.Embedding(2 * config.length, config.embed_dim)  # W
         self.basis = nn.Parameter(torch.randn(config.embed_dim, config.height, config.width))  # B
         layers: list[nn.Module] = []
@@ -145,7 +110,7 @@ class DeltaEncoder(nn.Module):
         if self.training:
             mean = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
         delta = self.alpha * mean
-        return delta if self.config.dosing.deviation is None else rescale(delta, self.config.dosing.deviation)
+        return delta if self.deviation is None else rescale(delta, self.deviation)
 
 
 class SecretDecoder(nn.Module):
@@ -185,17 +150,19 @@ class SecretDecoder(nn.Module):
 
 
 class Codec(nn.Module):
-    """The trained pair with its config, calibration and provenance."""
+    """The trained pair with its config, dosing, calibration and provenance."""
 
     def __init__(
         self,
         config: CodecConfig | None = None,
+        dosing: Dosing | None = None,
         calibration: Calibration | None = None,
         provenance: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.config = config or CodecConfig()
-        self.encoder = DeltaEncoder(self.config)
+        self.dosing = dosing or Dosing()
+        self.encoder = DeltaEncoder(self.config, self.dosing.deviation)
         self.decoder = SecretDecoder(self.config)
         self.calibration = calibration
         self.provenance = provenance or {}
@@ -205,6 +172,11 @@ class Codec(nn.Module):
         """From now on secrets are written and read under this operator key (see `diffmark.keys.bits`)."""
         self.keyed = KeyedBits(key, self.config.length)
         return self
+
+    @property
+    def injection(self) -> Injection:
+        """The one the codec was trained with."""
+        return self.dosing.injection
 
     @property
     def device(self) -> torch.device:
@@ -250,7 +222,8 @@ class Codec(nn.Module):
             for name, value in self.state_dict().items()
         }
         described = {
-            "config": self.config.to_dict(),
+            "config": asdict(self.config),
+            "dosing": asdict(self.dosing),
             "calibration": self.calibration.to_dict() if self.calibration else None,
             "provenance": self.provenance,
         }
@@ -265,7 +238,8 @@ class Codec(nn.Module):
         try:
             calibration = document.get("calibration")
             codec = cls(
-                CodecConfig.from_dict(document["config"]),
+                CodecConfig(**document["config"]),
+                Dosing.from_dict(document["dosing"]),
                 Calibration.from_dict(calibration) if calibration else None,
                 document.get("provenance"),
             )

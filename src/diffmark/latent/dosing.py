@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from diffmark.latent.injection import Injection
 
@@ -19,6 +20,12 @@ class Dosing:
     def __post_init__(self) -> None:
         for mode, dose in self.doses.items():
             Injection(mode, dose)  # raises where there is no such mode, or no such dose
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Dosing:
+        """The inverse of `dataclasses.asdict`; what is left out has its default."""
+        injection = values.get("injection")
+        return cls(**{**values, "injection": Injection(**injection)} if injection else values)
 
     def in_mode(self, mode: str) -> Injection:
         """The codec's own injection, or another mode with the dose that suits it."""

@@ -1,6 +1,6 @@
 """A codec's folder: where it is, what lies in it, and whether it is whole.
 
-config.json           config, calibration, provenance, and the sha256 of the weights
+config.json           config, dosing, calibration, provenance, and the sha256 of the weights
 codec.safetensors     encoder and decoder; nothing is ever unpickled
 vae/                  an autoencoder to read with, where there is one
 """
@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT, VERSION = "diffmark-codec", 1
+FORMAT, VERSION = "diffmark-codec", 2
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "codec.safetensors"
 RETIRED = ("sd", "sdxl", "sd3", "flux")  # codecs that came with DiffMark 0.1
+# Settings in files of version 1: those of retired codecs, with the value that all others have, an older name, and
+# those that have had a table of their own since.
+RETIRED_SETTINGS = {"fitted": False, "embed_strength": 1.0}
+RENAMED = {"matched_filter": "linear_readout"}
+DOSING = ("injection", "deviation", "doses")
 
 
 class CodecError(ValueError):
@@ -99,9 +104,26 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CodecError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CodecError(f"{path} is not a codec's: it does not say format {FORMAT!r}")
+    if document.get("version") == 1 and isinstance(document.get("config"), dict):
+        try:
+            document = _from_version_1(document)
+        except (TypeError, ValueError) as error:
+            raise CodecError(f"{path} does not describe a codec: {error}") from error
     if document.get("version") != VERSION:
-        raise CodecError(f"{path} has version {document.get('version')!r}, this DiffMark reads {VERSION}")
+        raise CodecError(
+            f"{path} has version {document.get('version')!r}, this DiffMark reads those up to {VERSION}"
+        )
     return document
+
+
+def _from_version_1(document: dict[str, Any]) -> dict[str, Any]:
+    """A document as it is written now: the dosing once stood among the networks' settings."""
+    config = {RENAMED.get(name, name): value for name, value in document["config"].items()}
+    for name, default in RETIRED_SETTINGS.items():
+        if config.pop(name, default) != default:
+            raise ValueError(f"{name} is of codecs that were retired; DiffMark 0.1 reads their marks")
+    moved = {name: config.pop(name) for name in DOSING if name in config}
+    return {**document, "version": 2, "config": config, "dosing": {**moved, **config.pop("dosing", {})}}
 
 
 def check_weights(folder: Path, document: dict[str, Any]) -> None:

@@ -105,7 +105,7 @@ def generate_into(
     latent: dict[str, Any] = {}
     if codec is not None:
         latent["strength"] = sampling.strength
-        latent["injection"] = asdict(sampling.injection or codec.config.injection)
+        latent["injection"] = asdict(sampling.injection or codec.injection)
     first = 1 + max((int(path.stem) for path in folder.glob("*.png") if path.stem.isdigit()), default=-1)
     for number, spec in enumerate(specs, start=first):
         image = generate(pipe, codec, spec, sampling, pixel=pixel)

@@ -44,7 +44,7 @@ class WatermarkCallback(PipelineCallback):
         verify: Verify = "warn",
     ) -> None:
         super().__init__()
-        self.injection = injection or codec.config.injection
+        self.injection = injection or codec.injection
         check_strength(strength)
         check_verify(verify)
         check_steps(pipe, codec, self.injection)

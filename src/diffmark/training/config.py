@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diffmark.latent.codec import CodecConfig
+from diffmark.latent.dosing import Dosing
 from diffmark.latent.injection import Injection
 from diffmark.training import curriculum
 from diffmark.training.run_file import read_run_file
@@ -236,6 +237,7 @@ class TrainingConfig:
     """A run of `diffmark train dual`."""
 
     codec: CodecConfig = field(default_factory=CodecConfig)
+    dosing: Dosing = field(default_factory=Dosing)
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
@@ -262,7 +264,7 @@ class TrainingConfig:
         if len(starts) > 1:
             raise ValueError(
                 f"bridge, DDIM path and codec must start at the same place, got {', '.join(sorted(starts))}: "
-                "paths.bridge_injection and paths.ddim_injection may differ from codec.injection in what they add"
+                "paths.bridge_injection and paths.ddim_injection may differ from dosing.injection in what they add"
             )
         if self.paths.ddim_steps == 0 and (self.weights.ddim or self.paths.regen_on == "ddim"):
             raise ValueError(
@@ -272,7 +274,7 @@ class TrainingConfig:
     @property
     def injections(self) -> tuple[Injection, Injection, Injection]:
         """Of the codec, that is of inference; of the bridge; of the DDIM path."""
-        own = self.codec.injection
+        own = self.dosing.injection
         return own, self.paths.bridge_injection or own, self.paths.ddim_injection or own
 
 

@@ -76,8 +76,7 @@ def measure_codec(
     """
     codec = Codec.from_pretrained(source)
     if injection:
-        dosing = codec.config.dosing
-        codec.config = replace(codec.config, dosing=replace(dosing, injection=dosing.in_mode(injection)))
+        codec.dosing = replace(codec.dosing, injection=codec.dosing.in_mode(injection))
     codec.half().float()  # the weights that float16 files hold; arithmetic stays in float32
     skipped = config.log.measure_images  # they have chosen the best codec
     total = skipped + marked + negatives
@@ -88,7 +87,7 @@ def measure_codec(
             f"(data.count) and {total} unseen ones are asked for"
         )
     unseen, rows = split.held_out, range(skipped, skipped + marked)
-    if codec.config.injection.mode == "final":
+    if codec.injection.mode == "final":
         autoencoder = autoencoder or open_vae(config)
         pairs = pairs_of_pictures(codec, autoencoder, unseen, rows, seed)
     else:
@@ -102,7 +101,7 @@ def measure_codec(
         paths = config.paths
         pairs = pairs_of_prompts(codec, pipe, asked[:marked], paths.ddim_steps or 50, paths.guidance, seed)
     detector = Detector(codec, autoencoder, batch_size=BATCH)
-    found: dict[str, Any] = {"injection": asdict(codec.config.injection)}
+    found: dict[str, Any] = {"injection": asdict(codec.injection)}
     margins = _margins(detector, autoencoder, unseen, range(skipped + marked, total))
     codec.calibration = Calibration.of_margins(
         margins, {"images": unseen.name.split()[0]}, weights_digest(autoencoder, half=True)
@@ -126,7 +125,7 @@ def _open_pipeline(config: TrainingConfig, codec: Codec, source: str | Path) -> 
 
     if not config.model.pipeline:
         raise ValueError(
-            f"{source}: its injection mode is {codec.config.injection.mode!r}, which goes through a denoiser; "
+            f"{source}: its injection mode is {codec.injection.mode!r}, which goes through a denoiser; "
             "give model.pipeline in the run file"
         )
     pipe = load_pipeline(config.model.pipeline)

@@ -30,7 +30,7 @@ def pairs_of_pictures(
     codec: Codec, autoencoder: nn.Module, pictures: Pictures, rows: range, seed: int
 ) -> Pairs:
     """D(z + delta) and D(z) of pictures, for injection mode final."""
-    share = float(codec.config.injection.weights([0.0])[-1])
+    share = float(codec.injection.weights([0.0])[-1])
     for batch, pixels in batches(pictures, rows, "marking"):
         secrets = Draws(seed, batch[0]).secrets(len(batch), codec.config.length)
         z = vae.encode(autoencoder, pixels)

@@ -70,7 +70,7 @@ class Paths:
         denoisers: Denoisers | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.config, self.injection, self.device = config, config.codec.injection, device
+        self.config, self.injection, self.device = config, config.dosing.injection, device
         mode = self.injection.mode
         on_pictures = mode in ("late", "final")
         self.latents, self.held_out = (latents, held_out) if on_pictures else (None, None)

@@ -46,11 +46,11 @@ def prepare(
     """Load, encode and embed all that a run needs; latents and painted scenes are kept in `cache`."""
     split = _pictures(config, cache)
     denoisers: Denoisers | None = None
-    if config.codec.injection.mode == "final" and not config.weights.regen_diff:
+    if config.dosing.injection.mode == "final" and not config.weights.regen_diff:
         autoencoder = open_vae(config, device)
     else:
         if not config.model.pipeline:
-            mode = config.codec.injection.mode
+            mode = config.dosing.injection.mode
             what = "weights.regen_diff" if mode == "final" else f"injection mode {mode!r}"
             raise ValueError(f"{what} goes through a denoiser: give model.pipeline")
         prompts = read_prompts(config.data.prompts, split.train if split else None)
@@ -58,7 +58,7 @@ def prepare(
         autoencoder = open_vae(config, device) if config.model.vae else own
         check_family(config.codec, autoencoder)
     latents = held_out = None
-    if split is not None and config.codec.injection.mode in ("late", "final"):
+    if split is not None and config.dosing.injection.mode in ("late", "final"):
         latents = latents_of(autoencoder, split.train, cache)
         held_out = latents_of(autoencoder, split.held_out, cache)
     return Material(autoencoder, Paths(config, latents, held_out, denoisers, device))

@@ -116,7 +116,7 @@ def shift_geometry(latents: Tensor, strength: float, draws: Draws) -> Tensor:
 
 def warm_start(codec: Codec | None, config: TrainingConfig) -> Codec:
     """A codec of this run's config, with the weights of an earlier one if it is given."""
-    fresh = Codec(config.codec)
+    fresh = Codec(config.codec, config.dosing)
     if codec is None:
         return fresh
     try:
@@ -129,9 +129,7 @@ def warm_start(codec: Codec | None, config: TrainingConfig) -> Codec:
 def finished(codec: Codec, config: TrainingConfig, sigma: float) -> Codec:
     """The codec as it is used after training: every delta has exactly sigma, if it was trained so."""
     deviation = sigma if config.delta.normalise else None
-    copy = Codec(replace(config.codec, dosing=replace(config.codec.dosing, deviation=deviation))).to(
-        codec.device
-    )
+    copy = Codec(config.codec, replace(config.dosing, deviation=deviation)).to(codec.device)
     copy.load_state_dict(codec.state_dict())
     return copy.eval()
 

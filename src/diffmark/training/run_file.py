@@ -47,8 +47,6 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 def from_dict(values: dict[str, Any], kind: type[T], where: str) -> T:
     """Build the dataclass `kind` from tables and values; what it does not know raises with its place."""
     hints = get_type_hints(kind)
-    nested = getattr(kind, "nested", None)  # of a dataclass that takes some keys in a table of their own
-    values = nested(values) if nested else values
     known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
     made: dict[str, Any] = {}
     for key, value in values.items():
