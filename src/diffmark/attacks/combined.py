@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 
 from diffmark.attacks import distortion
 from diffmark.attacks.base import Attack
-from diffmark.attacks.distortion import recompress
+from diffmark.attacks.distortion import crop, recompress
 from diffmark.attacks.everyday import caption, resize
 
 PARTS = {part.name: part for part in distortion.ATTACKS}
@@ -35,14 +35,6 @@ def in_a_row(names: tuple[str, ...]) -> Callable[[Image_, float, Random], Image_
     return distort
 
 
-def quarter_crop(image: Image_, area: float, rng: Random) -> Image_:
-    """A random part of the picture, which keeps its own, smaller size."""
-    width, height = image.size
-    w, h = max(1, round(width * area**0.5)), max(1, round(height * area**0.5))
-    x, y = int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
-    return image.crop((x, y, x + w, y + h))
-
-
 def messenger(image: Image_, quality: float, rng: Random) -> Image_:
     """Sent on twice: made smaller and compressed, enlarged again, compressed anew by the next one."""
     small = resize(recompress(resize(image, 0.75, rng), "JPEG", quality), 1 / 0.75, rng)
@@ -51,7 +43,7 @@ def messenger(image: Image_, quality: float, rng: Random) -> Image_:
 
 def repost(image: Image_, area: float, rng: Random) -> Image_:
     """Cropped to taste, made a little brighter, with a caption, saved as JPEG 75."""
-    cropped = ImageEnhance.Brightness(quarter_crop(image, area, rng)).enhance(1.1)
+    cropped = ImageEnhance.Brightness(crop(image, area, rng)).enhance(1.1)
     return recompress(caption(cropped, 0.1, rng), "JPEG", 75)
 
 
@@ -109,7 +101,7 @@ ATTACKS = (
     Attack("photometric", "combined", 0, 1, "strength of each", in_a_row(PHOTOMETRIC)),
     Attack("degradation", "combined", 0, 1, "strength of each", in_a_row(DEGRADATION)),
     Attack("combined", "combined", 0, 1, "strength of each", in_a_row(GEOMETRIC + PHOTOMETRIC + DEGRADATION)),
-    Attack("quarter_crop", "everyday", 1, 0.25, "share of the area", quarter_crop),
+    Attack("quarter_crop", "everyday", 1, 0.25, "share of the area", crop),
     Attack("messenger", "everyday", 90, 30, "quality", messenger),
     Attack("repost", "everyday", 1, 0.5, "share of the area", repost),
     Attack("framed_screenshot", "everyday", 0.02, 0.15, "share of the side", framed_screenshot),

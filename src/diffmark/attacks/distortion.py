@@ -15,12 +15,17 @@ def rotation(image: Image.Image, degrees: float, rng: np.random.Generator) -> Im
     return image.rotate(degrees, Image.Resampling.NEAREST)
 
 
-def resized_crop(image: Image.Image, area: float, rng: np.random.Generator) -> Image.Image:
-    """A random crop of the image's own aspect and this share of its area, resized back."""
+def crop(image: Image.Image, area: float, rng: np.random.Generator) -> Image.Image:
+    """A random part of the image's own aspect and this share of its area, at its own, smaller size."""
     width, height = image.size
     w, h = max(1, round(width * area**0.5)), max(1, round(height * area**0.5))
     x, y = int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
-    return image.crop((x, y, x + w, y + h)).resize(image.size, Image.Resampling.BILINEAR)
+    return image.crop((x, y, x + w, y + h))
+
+
+def resized_crop(image: Image.Image, area: float, rng: np.random.Generator) -> Image.Image:
+    """A random part of this share of the area, resized back."""
+    return crop(image, area, rng).resize(image.size, Image.Resampling.BILINEAR)
 
 
 def erasing(image: Image.Image, area: float, rng: np.random.Generator) -> Image.Image:

@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from diffmark import statistics
+from diffmark.attacks.distortion import crop
 from diffmark.detection.latent import Detector
 from diffmark.images import ImageLike, read_image
 from diffmark.latent.calibration import Calibration
@@ -27,7 +28,7 @@ from diffmark.provenance import weights_digest
 
 LEVEL = 100.0  # dB that pictures without any difference count as
 OTHERS = 2  # unmarked images of a picture beside its crops: itself and its round trip
-SMALLEST_CROP = 0.5  # of each side; crops are unmarked images too
+SMALLEST_CROP = 0.5  # of each side, up to the whole; crops are unmarked images too
 
 
 @torch.no_grad()
@@ -66,7 +67,7 @@ def calibrate(
         marked = _as_image(decode(vae, mark_latents(codec, z, secret, share)))
         ratios.append(psnr(marked, clean))
         right.append(int(((_margins(detector, [marked])[0] > 0) == secret[0]).sum()))
-        parts = [random_crop(picture.image, rng) for _ in range(crops)]
+        parts = [crop(picture.image, rng.uniform(SMALLEST_CROP, 1) ** 2, rng) for _ in range(crops)]
         negatives.append(_margins(detector, [picture, *parts, clean]))
     if not right:
         raise ValueError("there are no images to calibrate on")
@@ -104,11 +105,3 @@ def _as_image(pixels: Tensor) -> Image.Image:
     if not pixels.isfinite().all():
         raise ValueError("the autoencoder gives values that are not finite: is its precision too low?")
     return to_images(pixels[:1])[0]
-
-
-def random_crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """A part anywhere, of half the sides to all of them, in the aspect of the whole."""
-    share = rng.uniform(SMALLEST_CROP, 1)
-    width, height = max(round(share * image.width), 1), max(round(share * image.height), 1)
-    left, top = int(rng.integers(image.width - width + 1)), int(rng.integers(image.height - height + 1))
-    return image.crop((left, top, left + width, top + height))

@@ -39,5 +39,9 @@ def from_levels(levels: Levels) -> Tensor:
 
 def psnr(first: Tensor, second: Tensor) -> Tensor:
     """Peak signal-to-noise ratio of each picture in dB, (B, 3, H, W) -> (B,)."""
-    error = (first - second).square().flatten(1).mean(dim=1)
+    return psnr_of((first - second).square().flatten(1).mean(dim=1))
+
+
+def psnr_of(error: Tensor) -> Tensor:
+    """10 log10(2^2 / MSE) in dB of mean squared errors of pixels, whose range is 2."""
     return 10 * torch.log10(4 / error.clamp_min(1e-12))

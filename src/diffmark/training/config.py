@@ -12,11 +12,9 @@ from diffmark.latent.codec import CodecConfig
 from diffmark.latent.dosing import Dosing
 from diffmark.latent.injection import Injection
 from diffmark.training import curriculum
+from diffmark.training.robustness import ATTACKS
 from diffmark.training.run_file import read_run_file
 
-ATTACKS = (
-    "jpeg", "blur", "noise", "brightness", "contrast", "rotation", "resized_crop", "erasing", "resize",
-)  # fmt: skip
 PRECISIONS = ("fp32", "bf16", "fp16")
 
 
@@ -53,7 +51,6 @@ class OptimiserConfig:
     clip_encoder: float = 5.0
     clip_decoder: float = 1.0
     precision: str = "fp32"
-    compile: bool = False  # torch.compile the frozen denoiser and the decoder
     frozen_norms: bool = False  # ours: batch norms keep the statistics they start with, as in inference
 
     def __post_init__(self) -> None:
@@ -148,8 +145,7 @@ class RobustnessConfig:
     """Attacks on pixels between decode and re-encode, from the gate tau_rob on."""
 
     attacks: dict[str, float] = field(default_factory=dict)  # name -> highest strength in (0, 1]
-    strength_start: float = 0.1  # share of that strength at the gate ...
-    strength_end: float = 1.0  # ... and after the warm-up
+    strength_start: float = 0.1  # share of that strength at the gate; after the warm-up it is 1
     warmup: int = 1000
     share_start: float = 0.25  # share of a batch that is attacked at the gate ...
     share_end: float = 0.5  # ... and after the warm-up

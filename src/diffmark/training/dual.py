@@ -224,8 +224,6 @@ class DualPath:
         self.replay = Replay(config.paths.replay) if config.paths.replay else None
         self.guard, self.means, self.best = CollapseGuard(config.guard), RunningMeans(), -1.0
         self.count = part_size(accelerator, settings.batch, settings.accumulation)
-        if settings.compile:
-            self.codec.decoder.compile()
         self.codec.train()
         if settings.frozen_norms:
             freeze_norms(self.codec)

@@ -205,10 +205,6 @@ def load_denoisers(
             )
         freeze(part.unet)
         freeze(part.vae)
-    if config.optimiser.compile:
-        for part in (pipe, lcm):
-            if part is not None:
-                part.unet.compile()
     embeddings, empty = embed(pipe, prompts, device), embed(pipe, [""], device)
     lcm_embeddings = None
     if lcm is not None and not torch.equal(embed(lcm, [""], device), empty):

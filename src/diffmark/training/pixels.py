@@ -35,7 +35,7 @@ def through_pixels(
         settings = config.robustness
         names = draws.choose(list(settings.attacks), min(settings.kinds, len(pixels) - kept))
         strength = curriculum.attack_strength(
-            step, settings.strength_start, settings.strength_end, settings.warmup, config.gates.robustness
+            step, settings.strength_start, 1.0, settings.warmup, config.gates.robustness
         )
         for name, rows in zip(names, torch.arange(kept, len(pixels)).tensor_split(len(names)), strict=True):
             drawn = settings.attacks[name] * strength * draws.uniform()

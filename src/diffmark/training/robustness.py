@@ -92,7 +92,7 @@ def resize(pixels: Tensor, strength: float, generator: torch.Generator) -> Tenso
     return F.interpolate(small, (height, width), mode="bilinear", antialias=True)
 
 
-TABLE: dict[str, Attack] = {
+ATTACKS: dict[str, Attack] = {
     "jpeg": jpeg,
     "blur": blur,
     "noise": noise,
@@ -107,7 +107,7 @@ TABLE: dict[str, Attack] = {
 
 def attack(name: str, pixels: Tensor, strength: float, generator: torch.Generator) -> Tensor:
     """An attack by name on pixels in [-1, 1]; the result is clamped to that range."""
-    return TABLE[name]((pixels.clamp(-1, 1) + 1) / 2, strength, generator).clamp(0, 1) * 2 - 1
+    return ATTACKS[name]((pixels.clamp(-1, 1) + 1) / 2, strength, generator).clamp(0, 1) * 2 - 1
 
 
 def round_to_bytes(pixels: Tensor) -> Tensor:

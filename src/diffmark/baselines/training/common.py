@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from diffmark.latent.pictures import from_levels
 from diffmark.training.loop import Job, LoopConfig, train_network
-from diffmark.vista.training.data import Picture, random_crop
+from diffmark.vista.training.data import Picture, random_crops
 
 
 def picture_batch(
@@ -23,20 +22,8 @@ def picture_batch(
     photo_share: float,
 ) -> Tensor:
     """Scenes and 256-pixel parts of photographs at `side` pixels, (count, 3, side, side) in [-1, 1]."""
-    whole = picture_crops(rng, scenes, photos, count, scenes.shape[1], photo_share)
+    whole = random_crops(rng, scenes, photos, count, scenes.shape[1], photo_share)
     return F.interpolate(whole, (side, side), mode="area")
-
-
-def picture_crops(
-    rng: np.random.Generator,
-    scenes: Picture,
-    photos: list[Picture],
-    count: int,
-    side: int,
-    photo_share: float,
-) -> Tensor:
-    """Parts of scenes and photographs of `side` pixels, (count, 3, side, side) in [-1, 1]."""
-    return from_levels(np.stack([random_crop(rng, scenes, photos, side, photo_share) for _ in range(count)]))
 
 
 def random_signs(count: int, bits: int, generator: torch.Generator) -> Tensor:

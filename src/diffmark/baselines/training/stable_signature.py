@@ -11,14 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from diffmark.baselines.stable_signature import CELL, Extractor, SignedDecoder
-from diffmark.baselines.training.common import accuracy, annealed, picture_crops, random_signs, train_stage
+from diffmark.baselines.training.common import accuracy, annealed, random_signs, train_stage
 from diffmark.baselines.training.distortions import one_of
 from diffmark.baselines.weights import conv, scaled_to
+from diffmark.latent.pictures import psnr_of
 from diffmark.training.draws import Draws
 from diffmark.training.loop import LoopConfig
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.library import load_autoencoder
-from diffmark.vista.training.data import Picture, painted, photographs
+from diffmark.vista.training.data import Picture, painted, photographs, random_crops
 
 ATTACKS = ("resize", "jpeg", "blur", "brightness")
 
@@ -80,7 +81,7 @@ class ExtractorJob:
 
     def pictures(self, rng: np.random.Generator, count: int) -> Tensor:
         config = self.config
-        return picture_crops(rng, self.scenes, self.photos, count, config.crop, config.photo_share)
+        return random_crops(rng, self.scenes, self.photos, count, config.crop, config.photo_share)
 
     def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         config, done = self.config, step / self.config.extractor.steps / self.config.quiet_at
@@ -125,7 +126,7 @@ class DecoderJob:
         bits = F.binary_cross_entropy_with_logits(logits, self.wanted.expand_as(logits))
         seen = masked_error(after, before)
         figures = {"bits": bits, "accuracy": accuracy(logits, self.wanted.expand_as(logits) - 0.5)}
-        figures["psnr"] = 10 * torch.log10(4 / F.mse_loss(after, before).clamp(min=1e-10))
+        figures["psnr"] = psnr_of(F.mse_loss(after, before))
         return bits + self.config.perceptual_weight * seen, figures
 
 

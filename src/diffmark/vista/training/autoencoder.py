@@ -5,15 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from diffmark.latent.pictures import from_levels, to_levels
+from diffmark.latent.pictures import from_levels, psnr_of, to_images
+from diffmark.metrics import psnr
 from diffmark.training.draws import Draws
 from diffmark.training.loop import LoopConfig, train
 from diffmark.vista.autoencoder import PatchAutoencoder
 from diffmark.vista.scenes import HELD_OUT
-from diffmark.vista.training.data import Picture, painted, photographs, random_crop
+from diffmark.vista.training.data import Picture, painted, photographs, random_crops
 
 
 @dataclass(frozen=True)
@@ -44,18 +46,15 @@ class AutoencoderJob:
 
     def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         config = self.config
-        crops = [
-            random_crop(draws.numpy, self.scenes, self.photos, config.crop, config.photo_share)
-            for _ in range(config.loop.batch)
-        ]
-        x = from_levels(np.stack(crops))
+        count = config.loop.batch
+        x = random_crops(draws.numpy, self.scenes, self.photos, count, config.crop, config.photo_share)
         posterior = self.model.encode(x).latent_dist
         z = posterior.sample(draws.torch)
         y = self.model.decode(z).sample
         mse = F.mse_loss(y, x)
         kl = 0.5 * (posterior.mean**2 + posterior.var - 1 - posterior.logvar).mean()
         loss = F.l1_loss(y, x) + config.gradient_weight * gradient_loss(y, x) + config.mse_weight * mse
-        figures = {"psnr": 10 * torch.log10(4 / mse), "kl": kl}
+        figures = {"psnr": psnr_of(mse), "kl": kl}
         figures |= {"std": posterior.mean.std(), "noise": posterior.std.mean()}
         return loss + config.kl_weight * kl, figures
 
@@ -94,9 +93,8 @@ def reconstruction_psnr(vae: PatchAutoencoder, pictures: Picture | list[Picture]
     """PSNR in dB of each picture after encoding, decoding and rounding to 8 bits."""
     values = []
     for picture in pictures:
-        y = to_levels(vae(from_levels(picture[None])).sample)[0]
-        mse = float(np.mean((y.astype(np.float64) - picture) ** 2))
-        values.append(float(10 * np.log10(255**2 / max(mse, 1e-9))))
+        (image,) = to_images(vae(from_levels(picture[None])).sample)
+        values.append(psnr(image, Image.fromarray(picture)))
     return values
 
 

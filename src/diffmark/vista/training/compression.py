@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffmark.latent.pictures import from_levels
+from diffmark.latent.pictures import from_levels, psnr, psnr_of
 from diffmark.training.draws import Draws
 from diffmark.training.loop import LoopConfig, train
 from diffmark.vista.compression import CompressionAutoencoder
 from diffmark.vista.scenes import HELD_OUT
-from diffmark.vista.training.data import Picture, painted, photographs, random_crop
+from diffmark.vista.training.data import Picture, painted, photographs, random_crops
 
 HELD_OUT_PHOTOS = 40  # the last ones of a folder, which training leaves alone
 
@@ -42,16 +42,13 @@ class CompressionJob:
 
     def loss(self, step: int, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
         config = self.config
-        crops = [
-            random_crop(draws.numpy, self.scenes, self.photos, config.crop, config.photo_share)
-            for _ in range(config.loop.batch)
-        ]
-        x = from_levels(np.stack(crops))
+        count = config.loop.batch
+        x = random_crops(draws.numpy, self.scenes, self.photos, count, config.crop, config.photo_share)
         quality = torch.from_numpy(draws.numpy.integers(0, len(self.weights), len(x)))
         y, bits = self.model(x, quality + 1.0, draws.torch)
         mse = (y - x).square().mean((1, 2, 3))
         loss = (bits / self.weights[quality] + mse).mean()
-        return loss, {"bits": bits.mean(), "psnr": 10 * torch.log10(4 / mse).mean()}
+        return loss, {"bits": bits.mean(), "psnr": psnr_of(mse).mean()}
 
 
 def train_compression(
@@ -89,4 +86,4 @@ def _passed_through(model: CompressionAutoencoder, picture: Picture, quality: fl
     """PSNR in dB and bits a pixel of one picture (H, W, 3)."""
     x = from_levels(picture[None, : picture.shape[0] // 16 * 16, : picture.shape[1] // 16 * 16])
     y, bits = model(x, torch.tensor([float(quality)]))
-    return float(10 * torch.log10(4 / (y.clamp(-1, 1) - x).square().mean())), float(bits)
+    return float(psnr(y.clamp(-1, 1), x)), float(bits)

@@ -144,6 +144,18 @@ def random_crop(
     return part[:, ::-1] if rng.random() < 0.5 else part
 
 
+def random_crops(
+    rng: np.random.Generator,
+    scenes: Picture,
+    photos: list[Picture],
+    count: int,
+    size: int,
+    photo_share: float,
+) -> Tensor:
+    """Random parts as pixels, (count, 3, size, size) in [-1, 1]."""
+    return from_levels(np.stack([random_crop(rng, scenes, photos, size, photo_share) for _ in range(count)]))
+
+
 @torch.no_grad()
 def encoded(vae: Any, folder: Path, count: int, first_seed: int = 0, size: int = 256,
             look: Callable[[Picture], Picture] | None = None,
