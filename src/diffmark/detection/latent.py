@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,8 @@ from torch import nn
 
 from diffmark.detection.decision import BlindTest, Detection, Question, decide
 from diffmark.detection.evidence_map import EvidenceMap
-from diffmark.images import MAX_PIXELS, ImageError, ImageLike, Picture, read_image
+from diffmark.detection.reader import Open, Reader
+from diffmark.images import MAX_PIXELS, ImageLike, Picture, read_image
 from diffmark.keys.bits import KeyedBits
 from diffmark.keys.ring import KeyRing
 from diffmark.latent.calibration import evidence
@@ -24,13 +25,13 @@ from diffmark.latent.files import find_codec, read_config
 from diffmark.latent.vae import check_family, encode, load_vae
 from diffmark.payload.scheme import PayloadScheme
 from diffmark.provenance import weights_digest
-from diffmark.secret import Bits, SecretLike, as_secrets
+from diffmark.secret import Bits
 from diffmark.statistics import to_logits, to_margins
 
 OTHER_VAE = "the codec is calibrated for another autoencoder: read with that one, or run diffmark calibrate"
 
 
-class Detector:
+class Detector(Reader):
     """Reads secrets from images with a codec and the autoencoder of its family, both of which it puts into eval.
 
     With a ring the codec is used under the operator's current key; older ones are read besides, each a try.
@@ -63,7 +64,8 @@ class Detector:
         self.vae: Any = vae.eval()
         self.fpr, self.payload = fpr, payload
         self.name, self.tries = name, tries
-        self.batch_size, self.max_pixels = batch_size, max_pixels
+        self.batch_size = self.chunk = batch_size
+        self.max_pixels = max_pixels
 
     @classmethod
     def from_pretrained(
@@ -100,7 +102,6 @@ class Detector:
 
     @property
     def length(self) -> int:
-        """Bits of a secret."""
         return self.codec.config.length
 
     @property
@@ -108,36 +109,15 @@ class Detector:
         """(height, width) that images are resized to before they are read."""
         return self.codec.config.image_size
 
-    def detect(self, image: ImageLike, secret: SecretLike | None = None) -> Detection:
-        """One image. `secret` may be several: the p-value then counts the tries."""
-        return next(iter(self.detect_many([image], secret)))
+    def first(self, image: ImageLike, question: Question) -> Open:
+        """The picture at the native size, so that a batch of huge images stays small."""
+        return Open(read_image(image, self.max_pixels).resized(self.image_size))
 
-    def detect_many(
-        self, images: Iterable[ImageLike], secret: SecretLike | None = None
-    ) -> Iterator[Detection]:
-        """A stream of images, decoded in batches; at most `batch_size` are in memory at a time."""
-        for outcome in self.scan(images, secret):
-            if isinstance(outcome, ImageError):
-                raise outcome
-            yield outcome
-
-    def scan(
-        self, images: Iterable[ImageLike], secret: SecretLike | None = None
-    ) -> Iterator[Detection | ImageError]:
-        """Like `detect_many`, but an image that cannot be read is yielded as its error, in its place."""
-        candidates = None if secret is None else as_secrets(secret, self.codec.config.length)
-        Question(self.fpr, candidates, self.payload, self.tries).check(self.codec.config.length)
-        batch: list[Picture | ImageError] = []
-        for image in images:
-            try:
-                # Only the native size is kept, so that a batch of huge images stays small.
-                batch.append(read_image(image, self.max_pixels).resized(self.image_size))
-            except ImageError as error:
-                batch.append(error)
-            if len(batch) == self.batch_size:
-                yield from self._decide_batch(batch, candidates)
-                batch = []
-        yield from self._decide_batch(batch, candidates)
+    def logits_of(self, pictures: Sequence[Picture]) -> Iterator[np.ndarray]:
+        """Logits (L, 2) of each picture at the native size, in batches."""
+        for start in range(0, len(pictures), self.batch_size):
+            batch = pictures[start : start + self.batch_size]
+            yield from self.logits(np.stack([picture.pixels() for picture in batch]))
 
     @torch.no_grad()
     def logits(self, pixels: np.ndarray | torch.Tensor) -> np.ndarray:
@@ -155,7 +135,6 @@ class Detector:
         return to_margins(logits)
 
     def evidence_map(self, image: ImageLike, found: Detection) -> EvidenceMap:
-        """Where in an image the mark is: for the secret that matched, or for the bits that were read."""
         from diffmark.detection.latent_evidence import EvidenceMapper
 
         return EvidenceMapper(self).map(image, found.matched_secret)
@@ -168,11 +147,16 @@ class Detector:
         notes: tuple[str, ...] = (),
     ) -> Detection:
         """The verdict on one image's logits, (L, 2)."""
-        question = Question(self.fpr, secrets, self.payload, self.tries)
+        return self.answer(logits, Question(self.fpr, secrets, self.payload, self.tries), source, notes)
+
+    def answer(
+        self, logits: np.ndarray, question: Question, source: str, notes: tuple[str, ...]
+    ) -> Detection:
+        """The answer to a question, from one image's logits (L, 2); every key of the ring is tried."""
         logits = np.asarray(logits, np.float32)
         blind = self._blind(logits)
-        if self._other_vae and secrets is None:
-            notes = notes if self.payload else (*notes, OTHER_VAE)
+        if self._other_vae and question.secrets is None and question.payload is None:
+            notes = (*notes, OTHER_VAE)
         key_id = self.codec.keyed.key_id
         found = decide(logits, question, blind, source, notes, self.name, key_id)
         if not self.older or not np.isfinite(logits).all():
@@ -205,21 +189,6 @@ class Detector:
     @cached_property
     def _vae_digest(self) -> str:
         return weights_digest(self.vae, half=True)
-
-    def _decide_batch(
-        self, batch: list[Picture | ImageError], secrets: Bits | None
-    ) -> Iterator[Detection | ImageError]:
-        pictures = [item for item in batch if isinstance(item, Picture)]
-        rows: Iterator[np.ndarray] = iter(())
-        if pictures:
-            pixels = np.stack([picture.pixels() for picture in pictures])
-            rows = iter(self.logits(pixels))
-        for item in batch:
-            yield (
-                item
-                if isinstance(item, ImageError)
-                else self.decide(next(rows), secrets, item.source, item.notes)
-            )
 
 
 def _own_vae(codec: str | Path) -> str | Path | nn.Module:

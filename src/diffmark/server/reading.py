@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from diffmark.detection.decision import Detection
-from diffmark.detection.joint import AnyDetector, better
-from diffmark.detection.pixel import PixelDetector, is_clear
+from diffmark.detection.decision import Detection, Question
+from diffmark.detection.joint import AnyDetector
+from diffmark.detection.pixel import PixelDetector
 from diffmark.images import Picture
 from diffmark.secret import Bits
 from diffmark.server.batching import Batcher, OverloadError
@@ -46,56 +46,40 @@ class Reading:
 
     def read(self, pictures: Sequence[Picture], secrets: Bits | None, seconds: float) -> list[Detection]:
         """Detections in the order of the pictures; TimeoutError after so many seconds."""
-        if self.detector.pixel is None:
-            return self._latent(list(pictures), secrets, seconds)
-        question = self.pixel.question(secrets)
+        question = self.detector.question(secrets)
         wait = self._pool._work_queue.qsize() * self.mean / self.threads
         if wait > PATIENCE * seconds:
             raise OverloadError(f"images wait for {wait:.0f} s already")
-        futures = [self._submit(picture) for picture in pictures]
         deadline = time.monotonic() + seconds
-        try:
-            readings = [future.result(max(0.0, deadline - time.monotonic())) for future in futures]
-        finally:
-            for future in futures:  # nobody waits for it any more
-                future.cancel()
-        found = [
-            self.pixel.decide_reading(reading, picture, question)
-            for reading, picture in zip(readings, pictures, strict=True)
-        ]
-        if self.latent is None:
-            return found
-        unclear = [index for index, reading in enumerate(readings) if not is_clear(reading)]
-        second = self._latent([pictures[index] for index in unclear], secrets, seconds)
-        for index, other in zip(unclear, second, strict=True):
-            found[index] = better(found[index], other)
-        return found
 
-    def _submit(self, picture: Picture) -> Future[Any]:
+        def results(futures: list[Future[Any]]) -> list[Any]:
+            try:
+                return [future.result(max(0.0, deadline - time.monotonic())) for future in futures]
+            finally:
+                for future in futures:  # nobody waits for it any more
+                    future.cancel()
+
+        def logits(native: list[Picture]) -> list[np.ndarray]:
+            assert self.batcher is not None
+            return results([self.batcher.submit(picture) for picture in native])
+
+        outcomes = results([self._submit(picture, question) for picture in pictures])
+        return list(self.detector.finish(outcomes, question, logits))  # type: ignore[arg-type]
+
+    def _submit(self, picture: Picture, question: Question) -> Future[Any]:
         if not self._places.acquire(blocking=False):
             raise OverloadError(f"{self.capacity} images are waiting already")
-        future = self._pool.submit(self._timed, picture)
+        future = self._pool.submit(self._timed, picture, question)
         future.add_done_callback(lambda _: self._places.release())
         return future
 
-    def _timed(self, picture: Picture) -> Any:
-        """A reading; how long it took goes into the mean that waiting is judged by."""
+    def _timed(self, picture: Picture, question: Question) -> Any:
+        """The first step; how long it took goes into the mean that waiting is judged by."""
         start = time.perf_counter()
         try:
-            return self.pixel.read(picture)
+            return self.detector.first(picture, question)
         finally:
             self.mean += 0.2 * (time.perf_counter() - start - self.mean)
-
-    def _latent(self, pictures: list[Picture], secrets: Bits | None, seconds: float) -> list[Detection]:
-        assert self.latent is not None
-        assert self.batcher is not None
-        native = [picture.resized(self.latent.codec.config.image_size) for picture in pictures]
-        futures = [self.batcher.submit(picture) for picture in native]
-        rows: list[np.ndarray] = [future.result(seconds) for future in futures]
-        return [
-            self.latent.decide(row, secrets, picture.source, picture.notes)
-            for row, picture in zip(rows, native, strict=True)
-        ]
 
     def check(self) -> None:
         """Raise unless the decoder's thread is alive."""
