@@ -109,8 +109,8 @@ def test_latents_are_marked_in_raw_units(nodes, tmp_path, patched):
     latent = {"samples": raw, "batch_index": [0, 1]}
     secrets = random_secrets(2)
     arguments = (latent, Model(), str(tmp_path / "codec"), "\n".join(map(to_hex, secrets)), 0.5)
-    marked, told = nodes["DiffMarkMarkLatent"]().mark(*arguments)
-    assert told.split() == [to_hex(secret) for secret in secrets]
+    marked, printed = nodes["DiffMarkMarkLatent"]().mark(*arguments)
+    assert printed.split() == [to_hex(secret) for secret in secrets]
     assert marked["batch_index"] == [0, 1]
     difference = (marked["samples"] - raw) * Space.scale_factor
     if patched:

@@ -464,9 +464,9 @@ def evaluate_command(tmp_path, model_folder, monkeypatch):
 
 
 def test_the_command_estimates_and_runs_and_resumes(tmp_path, evaluate_command):
-    told = CliRunner().invoke(app, [*evaluate_command, "clean", "--estimate"])
-    assert told.exit_code == 0, told.output
-    assert "clean" in told.output
+    printed = CliRunner().invoke(app, [*evaluate_command, "clean", "--estimate"])
+    assert printed.exit_code == 0, printed.output
+    assert "clean" in printed.output
     assert not (tmp_path / "out").exists()
     for _ in range(2):
         done = CliRunner().invoke(app, [*evaluate_command, "clean"])

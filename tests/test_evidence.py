@@ -14,10 +14,10 @@ from PIL import Image
 from diffmark import cli
 from diffmark.detection.latent import Detector
 from diffmark.detection.latent_evidence import EvidenceMap, EvidenceMapper
-from diffmark.evaluation.image_model import painted_scenes
 from diffmark.latent.injection import Injection
 from diffmark.mark.image import embed
 from diffmark.secret import random_secrets, to_hex
+from diffmark.vista.paint import painted_scenes
 
 RESULT = Path(__file__).parents[1] / "results" / "evidence_map.json"
 

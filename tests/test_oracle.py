@@ -52,13 +52,13 @@ def ask(client, headers, data, secret=None):
 def test_exact_figures_are_for_auditors(made):
     _, client, headers = made
     (full,) = ask(client, headers["auditor"], png(1), "00" * 8).json()
-    (told,) = ask(client, headers["operator"], png(1), "00" * 8).json()
+    (shown,) = ask(client, headers["operator"], png(1), "00" * 8).json()
     assert full["matches"] is not None
     assert len(full["secret"]) == 16
-    assert (told["matches"], told["threshold"], told["secret"]) == (None, None, "")
-    assert told["verdict"] == full["verdict"]
-    assert np.log10(told["p_value"]) == pytest.approx(round(np.log10(told["p_value"])))
-    assert told["p_value"] >= full["p_value"]
+    assert (shown["matches"], shown["threshold"], shown["secret"]) == (None, None, "")
+    assert shown["verdict"] == full["verdict"]
+    assert np.log10(shown["p_value"]) == pytest.approx(round(np.log10(shown["p_value"])))
+    assert shown["p_value"] >= full["p_value"]
     for role, given in (("auditor", True), ("operator", False)):
         answer = client.post("/v1/examine", headers=headers[role], files={"image": ("a.png", png(2))}).json()
         assert (answer["margins"] is not None) == given
@@ -93,8 +93,8 @@ def test_coarse_p_values_are_never_too_small(p_value):
         source="a", verdict="not marked", explanation="x", test="secret", p_value=p_value, fpr=1e-3, secret="ab",
         matches=3, threshold=4, reader="pixel", tries=1, key_id=None, notes=[],
     )  # fmt: skip
-    told = coarse(found).p_value
-    assert told is None if p_value is None else told >= p_value
+    shown = coarse(found).p_value
+    assert shown is None if p_value is None else shown >= p_value
 
 
 def test_only_so_many_answers_are_kept():

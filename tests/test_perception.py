@@ -1,4 +1,4 @@
-"""The visible difference: coarse colour is seen, fine colour is not, and a busy ground hides."""
+"""The visible difference: coarse colour is seen, fine colour is not, and a busy background hides."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_embed_issues_keys_to_a_principal_and_records_them(tmp_path, capsys, sce
     assert "user-42" in capsys.readouterr().out
 
 
-def test_the_version_is_told(capsys):
+def test_the_version_is_printed(capsys):
     assert run("--version") == 0
     assert diffmark.__version__ in capsys.readouterr().out
 

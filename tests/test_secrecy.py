@@ -122,9 +122,9 @@ def test_the_service_logs_and_counts_no_secret(registry, caplog):
         record for record in caplog.records if not record.name.startswith("httpx")
     ]  # the client's, not ours
     assert own
-    told = "\n".join(record.getMessage() for record in own) + metrics
+    logged = "\n".join(record.getMessage() for record in own) + metrics
     for hidden in (SECRET, token, operator, issued):
-        assert hidden not in told
+        assert hidden not in logged
 
 
 def test_commands_print_no_operator_key_even_with_a_traceback(tmp_path):

@@ -26,7 +26,7 @@ LIMITS = {
     ),
     "sb942": (
         "The tool reads marks of the operator's keys alone; it says nothing of other providers' images.",
-        "Metadata are told as the file declares them; anybody can add or remove them unless they are signed.",
+        "Metadata are reported as the file declares them; anybody can add or remove them unless they are signed.",
         "The tool keeps no image and names no account; feedback is kept without the sender's address.",
         "A latent disclosure is lost with the mark and the metadata: the cells below say how often.",
     ),

@@ -56,7 +56,7 @@ def match_threshold(length: int, fpr: float) -> int:
 def soft_weights(margins: ArrayLike) -> NDArray[np.int64]:
     """Integer weight of each bit from its logit margin, shape (..., L) -> (..., L).
 
-    |margin| is clipped at its median, so that a few loud bits cannot outvote the rest, and quantised to
+    |margin| is clipped at its median, so that a few large margins cannot outvote the rest, and quantised to
     `WEIGHT_BITS` bits. Margins that are all zero weigh one each: the soft test is then the hard one.
     """
     size = np.abs(np.asarray(margins, dtype=np.float64))

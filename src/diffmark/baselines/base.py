@@ -81,7 +81,7 @@ class Method(ABC):
         return np.array_equal(zeros, ones)
 
     def parts(self) -> dict[str, tuple[Any, str]]:
-        """Costly parts of reading, each an object and the name of its method: their time is told apart."""
+        """Costly parts of reading, each an object and the name of its method: their time is measured apart."""
         return {}
 
     @abstractmethod

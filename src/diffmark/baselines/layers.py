@@ -113,7 +113,7 @@ class BothLayers(Method):
     @cached_property
     def spread(self) -> float:
         """Of the latent decoder's margins on unmarked pictures, some of them attacked."""
-        from diffmark.evaluation.studio import painted_scenes
+        from diffmark.vista.paint import painted_scenes
 
         rng, table = np.random.default_rng(CALIBRATION_SCENES), list(ATTACKS.values())
         pictures = list(painted_scenes(CALIBRATED_ON, CALIBRATION_SCENES))

@@ -112,7 +112,7 @@ def _check(
 
 
 def _hint(url: str, actor: str | None, public: bool) -> None:
-    """Open the registry once, so that errors are told at once; and say so if nobody can sign in."""
+    """Open the registry once, so that errors come at once; and say so if nobody can sign in."""
     from diffmark.server.tokens import Tokens
 
     with opened(url, actor, cache=False) as registry:

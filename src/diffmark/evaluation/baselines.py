@@ -20,8 +20,7 @@ from diffmark.latent.vae import decode, encode
 from diffmark.mark.loading import load_pipeline
 from diffmark.metrics import psnr, share
 from diffmark.statistics import match_threshold
-from diffmark.vista.paint import paint
-from diffmark.vista.scenes import HELD_OUT, random_scene
+from diffmark.vista.paint import painted_scenes
 
 RATE = 1e-3
 STRENGTHS = (0.4, 0.8)
@@ -30,10 +29,7 @@ Pairs = tuple[list[Image.Image], list[Image.Image]]
 
 def measure_baseline(name: str, count: int) -> list[dict[str, Any]]:
     """Clean, unmarked, and every distortion at two strengths; the share detected is at the exact 0.1% threshold."""
-    scenes = [
-        Image.fromarray(np.asarray(paint(random_scene(HELD_OUT + i))))
-        for i in tqdm(range(count), desc="painting", disable=None)
-    ]
+    scenes = list(tqdm(painted_scenes(count), "painting", count, disable=None))
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, 2, (count, 256)).astype(np.uint8)
     if name == StegaStamp.name:

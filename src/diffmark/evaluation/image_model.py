@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -171,15 +171,6 @@ def unseen_specs(
         secret = rng.integers(0, 2, length).astype(np.uint8)
         specs.append(ImageSpec(caption(random_scene(HELD_OUT + index)), secret, FIRST_SEED + index))
     return specs
-
-
-def painted_scenes(count: int, first: int = 0) -> Iterator[Image.Image]:
-    """Pictures of the embedded family's painter that no training saw."""
-    from diffmark.vista.paint import paint
-    from diffmark.vista.scenes import HELD_OUT, random_scene
-
-    for index in range(first, first + count):
-        yield Image.fromarray(np.asarray(paint(random_scene(HELD_OUT + index))))
 
 
 def scene_of(spec: ImageSpec) -> Scene:

@@ -9,8 +9,7 @@ import numpy as np
 from PIL import Image
 
 from diffmark.evaluation.cache import Cache
-from diffmark.evaluation.image_model import painted_scenes
-from diffmark.vista.paint import PAINTER
+from diffmark.vista.paint import PAINTER, painted_scenes
 
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
 DEBIAN = ("/usr/share/backgrounds", "/usr/share/wallpapers", "/usr/share/plasma/wallpapers")

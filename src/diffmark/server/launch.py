@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diffmark.server.public import Public
     from diffmark.server.service import Service
 
-VARIABLE = "DIFFMARK_SERVE"  # how workers are told their options
+VARIABLE = "DIFFMARK_SERVE"  # the options of workers
 KEEP_ALIVE = (
     75  # seconds: longer than proxies keep connections, so that the service closes none under a request
 )

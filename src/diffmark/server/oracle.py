@@ -17,7 +17,7 @@ from diffmark.detection.decision import Detection
 from diffmark.server.limits import Limits
 from diffmark.server.models import Found
 
-FINEST = 1e-6  # p-value that is told to those who are not auditors, at the least
+FINEST = 1e-6  # the smallest p-value that is shown to those who are not auditors
 KEPT = 4096  # answers that are remembered
 COARSE = "exact figures are for auditors"
 

@@ -16,7 +16,7 @@ Scope = dict[str, Any]
 
 
 class Starting:
-    """An ASGI application that makes another one in a thread; `failed` is told if that cannot be made."""
+    """An ASGI application that makes another one in a thread; `failed` is called if that cannot be made."""
 
     def __init__(self, build: Callable[[], FastAPI], failed: Callable[[Exception], None]) -> None:
         self._build, self._failed = build, failed

@@ -18,7 +18,7 @@ OPPONENT = ((0.299, 0.587, 0.114), (0.5, -0.5, 0.0), (0.25, 0.25, -0.5))
 # 32 pixels a degree: luma is seen best at 2 to 8 cycles a degree, colours below 2 (Mullen 1985).
 SENSITIVITY = ((0.5, 1.0, 1.0, 0.7, 0.4), (0.1, 0.3, 0.7, 1.0, 1.0), (0.05, 0.2, 0.5, 0.8, 0.8))
 
-VISIBLE = 0.02  # contrast that is just seen on an even ground, in [-1, 1]
+VISIBLE = 0.02  # contrast that is just seen on an even background, in [-1, 1]
 MASKING = 0.6  # how much of a picture's own contrast adds to that
 
 
@@ -31,9 +31,9 @@ def perceptual_difference(marked: Tensor, clean: Tensor) -> Tensor:
     clean = clean.detach()
     total = marked.new_zeros(())
     bands = zip(bands_of(opponent(marked - clean)), bands_of(opponent(clean)), strict=True)
-    for band, (difference, ground) in enumerate(bands):
+    for band, (difference, background) in enumerate(bands):
         sensitivity = marked.new_tensor([colour[band] for colour in SENSITIVITY]).view(1, 3, 1, 1)
-        contrast = F.avg_pool2d(ground.abs(), 3, stride=1, padding=1, count_include_pad=False)
+        contrast = F.avg_pool2d(background.abs(), 3, stride=1, padding=1, count_include_pad=False)
         if band == len(SENSITIVITY[0]) - 1:  # mean colours are no contrast
             contrast = torch.zeros_like(contrast)
         total = total + (sensitivity * difference / (VISIBLE + MASKING * contrast)).square().mean()

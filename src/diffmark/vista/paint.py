@@ -1,11 +1,14 @@
 """Paint a `Scene`: sky, terrain, ground, objects, weather."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from diffmark.vista.canvas import LIGHTS, Canvas, colour, mix
 from diffmark.vista.ground import paint_ground
-from diffmark.vista.scenes import Scene
+from diffmark.vista.scenes import HELD_OUT, Scene, random_scene
 from diffmark.vista.sky import (
     paint_clouds,
     paint_fog,
@@ -32,6 +35,12 @@ def paint(scene: Scene, size: int = 256) -> NDArray[np.uint8]:
     if scene.weather == "stormy":
         paint_rain(canvas)
     return (np.clip(canvas.image, 0, 1) * 255 + 0.5).astype(np.uint8)
+
+
+def painted_scenes(count: int, first: int = 0) -> Iterator[Image.Image]:
+    """Pictures of scenes that no training saw."""
+    for index in range(first, first + count):
+        yield Image.fromarray(paint(random_scene(HELD_OUT + index)))
 
 
 def places_of_things(scene: Scene, size: int = 256) -> NDArray[np.bool_]:

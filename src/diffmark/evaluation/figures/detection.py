@@ -21,13 +21,13 @@ from diffmark.evaluation.summary import by_attack, ranking, robustness_lines
 
 
 def false_positives(rows: list[Row]) -> Any:
-    """Observed rates with intervals against what the test promises, a panel a rate."""
+    """Observed rates with intervals against the stated rate, a panel a rate."""
     rates = [name for name in ("fpr_0.01", "fpr_0.001") if any(name in row for row in rows)]
     methods = distinct(rows, "method")
     labels = list(dict.fromkeys(_source(row) for row in rows))
     figure, axes = grid(len(rates), 2, height=(0.2 + 0.12 * len(methods)) * len(labels) + 0.8, sharey=True)
     for axis, name in zip(axes, rates, strict=True):
-        promised = float(name.split("_")[1])
+        stated = float(name.split("_")[1])
         for number, method in enumerate(methods):
             chosen = [row for row in rows if row["method"] == method and name in row]
             places = np.array([labels.index(_source(row)) for row in chosen]) + 0.8 * number / len(methods)
@@ -41,10 +41,10 @@ def false_positives(rows: list[Row]) -> Any:
                 color=COLOURS[number % len(COLOURS)],
                 label=method,
             )
-        axis.axvline(100 * promised, color=GREY, ls=":", lw=1)
+        axis.axvline(100 * stated, color=GREY, ls=":", lw=1)
         axis.set(
             xlabel="unmarked images taken for marked, %",
-            title=f"promised: {100 * promised:g}%",
+            title=f"stated: {100 * stated:g}%",
             xlim=(0, None),
         )
     axes[0].set_yticks(np.arange(len(labels)) + 0.4 - 0.4 / len(methods), labels, fontsize=9)

@@ -46,7 +46,7 @@ export function keyInWords(key, { keyId }) {
   return key === null ? "the public key" : `the key ${keyId}`;
 }
 
-// What is told of a reading besides the verdict: [[name, value, class], ...].
+// What is shown of a reading besides the verdict: [[name, value, class], ...].
 export function factsOf(found, { kind }) {
   return [
     [kind === "named" ? "Secret" : "Bits as read", found.bits, "secret"],
