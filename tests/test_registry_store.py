@@ -185,7 +185,7 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
     with Registry.open("sqlite://") as registry:
         refused("a.txt", "", r"as \.csv or \.parquet, got '\.txt'")
         refused("b.csv", "", "needs a column `key`.*found none")
-        refused("c.csv", "key\n12\n", "row 1: a key has 16 hex digits, got '12'")
+        refused("c.csv", "key\n12\n", "row 1: a key has 16 hex digits")
         refused("d.csv", "key\n0123456789abcdeg\n", "row 1: a key has 16 hex digits")
         refused("e.csv", "key,principal\n0123456789abcdef\n", "line 2: expected 2 fields, got 1")
         assert len(registry) == 0

@@ -7,12 +7,15 @@ import logging
 import os
 import subprocess
 import sys
+import traceback
 
 import numpy as np
 import pytest
 from conftest import _build, tiny_codec
 from fastapi.testclient import TestClient
 from PIL import Image
+from sqlalchemy import text
+from sqlalchemy.exc import StatementError
 from typer.testing import CliRunner
 
 from diffmark.cli import app
@@ -23,7 +26,8 @@ from diffmark.private import given
 from diffmark.registry import Registry
 from diffmark.registry.backup import backup
 from diffmark.registry.errors import RegistryError
-from diffmark.registry.exchange import export_keys
+from diffmark.registry.exchange import export_keys, import_file
+from diffmark.secret import as_secrets
 from diffmark.server.app import create_app
 from diffmark.server.limits import Limits
 from diffmark.server.service import Service
@@ -107,12 +111,12 @@ def test_the_service_logs_and_counts_no_secret(registry, caplog):
     operator = grant_token(registry, "ops", "operator")[1]
     with caplog.at_level(logging.DEBUG), TestClient(create_app(service)) as client:
         logging.getLogger("diffmark.server").propagate = True
-        for text, data in ((SECRET, png()), (SECRET[:-1], png()), (SECRET, b"broken")):
+        for given_secret, data in ((SECRET, png()), (SECRET[:-1], png()), (SECRET, b"broken")):
             client.post(
                 f"/v1/detect?secret={SECRET}",
                 headers={"Authorization": f"Bearer {token}"},
                 files={"images": (f"{SECRET}.png", data)},
-                data={"secret": text},
+                data={"secret": given_secret},
             )
         client.get("/v1/me", headers={"Authorization": f"Bearer {token}x"})
         client.post("/v1/keys", headers={"Authorization": f"Bearer {operator}"}, json={"principal": SECRET})
@@ -146,6 +150,55 @@ def test_commands_print_no_operator_key_even_with_a_traceback(tmp_path):
         assert done.returncode != 0
         assert digits not in done.stdout + done.stderr
     assert digits not in repr(find_ring()) + str(find_ring()) + repr(find_ring().current)
+
+
+@pytest.mark.parametrize("wrong", [SECRET[:-1], SECRET + "zz", SECRET[:-1] + "g", int(SECRET, 16) << 4, -7])
+def test_a_wrong_secret_is_refused_without_showing_it(wrong):
+    with pytest.raises(ValueError, match="secret") as caught:
+        as_secrets(wrong, 64)
+    assert SECRET[:12] not in str(caught.value)
+    assert str(wrong) not in str(caught.value)
+
+
+def test_errors_of_the_registry_show_no_key_and_no_password(registry, tmp_path):
+    file = tmp_path / "keys.csv"
+    messages = []
+    for row in (f"{SECRET}zz", SECRET[:-1] + "g"):
+        file.write_text(f"key,principal\n{row},a\n")
+        with pytest.raises(ValueError, match="row 1") as caught:
+            import_file(registry, file)
+        messages += traceback.format_exception(caught.value)
+    with pytest.raises(RegistryError, match="unknown or revoked") as unknown:
+        registry.revoke(key=SECRET)
+    registry.import_keys(np.array([int(SECRET, 16)], np.uint64), ["a"])
+    with pytest.raises((RegistryError, ValueError)) as twice:
+        registry.import_keys(np.array([int(SECRET, 16)], np.uint64), ["b"])
+    for url in ("oracle://u:hush-hush@host/x", "u:hush-hush@host"):
+        with pytest.raises(RegistryError, match="URL") as place:
+            Registry.open(url)
+        messages += traceback.format_exception(place.value)
+    messages += [*traceback.format_exception(unknown.value), *traceback.format_exception(twice.value)]
+    with pytest.raises(StatementError) as sql, registry.store.engine.connect() as connection:
+        connection.execute(text("INSERT INTO nothing VALUES (:key)"), {"key": SECRET})
+    messages += [str(sql.value)]
+    said = "\n".join(messages)
+    for hidden in (SECRET, str(int(SECRET, 16)), "hush-hush"):
+        assert hidden not in said
+
+
+def test_no_command_shows_a_secret_in_a_traceback(tmp_path):
+    (tmp_path / "picture.png").write_bytes(png(128))
+    environment = os.environ | {"DIFFMARK_DEBUG": "1", "COLUMNS": "300"}
+    for command in (
+        ["detect", str(tmp_path / "picture.png"), "--codec", "pixel", "--secret", SECRET + "z"],
+        ["embed", str(tmp_path / "picture.png"), "--out", str(tmp_path), "--secret", SECRET[:-1] + "g"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "diffmark", *command], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode != 0
+        assert "Error" in done.stderr
+        assert SECRET[:12] not in done.stdout + done.stderr
 
 
 def test_a_secret_can_be_given_where_no_shell_keeps_it(tmp_path, monkeypatch):

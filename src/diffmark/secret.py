@@ -30,7 +30,7 @@ def from_int(value: int, length: int) -> Bits:
         raise TypeError(f"a secret's number must be an int, got {type(value).__name__}")
     value = int(value)
     if not 0 <= value < 1 << length:
-        raise ValueError(f"{value} does not fit in a secret of {length} bits")
+        raise ValueError(f"a number of {value.bit_length()} bits does not fit in a secret of {length}")
     padded = value.to_bytes(_bytes(length), "big")
     return np.unpackbits(np.frombuffer(padded, np.uint8))[-length:]
 
@@ -43,12 +43,13 @@ def to_int(secret: SecretLike) -> int:
 
 
 def from_hex(text: str, length: int) -> Bits:
-    """Bits of a hex string with exactly ceil(length / 4) digits."""
+    """Bits of a hex string with exactly ceil(length / 4) digits. What is wrong is said without showing it."""
     digits = -(-length // 4)
     if len(text) != digits:
-        raise ValueError(f"a secret of {length} bits has {digits} hex digits, got {len(text)}: {text!r}")
-    if not all(character in "0123456789abcdefABCDEF" for character in text):
-        raise ValueError(f"a secret is written in hex digits 0-9 a-f, got {text!r}")
+        raise ValueError(f"a secret of {length} bits has {digits} hex digits, got {len(text)} characters")
+    wrong = [place for place, letter in enumerate(text, 1) if letter not in "0123456789abcdefABCDEF"]
+    if wrong:
+        raise ValueError(f"a secret is written in hex digits 0-9 a-f: character {wrong[0]} is none")
     return from_int(int(text, 16), length)
 
 

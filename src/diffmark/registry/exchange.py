@@ -42,11 +42,11 @@ def import_file(registry: Registry, path: Path, reason: str = "") -> range:
     keys = np.empty(len(table["key"]), dtype=np.uint64)
     for place, text in enumerate(table["key"]):
         if not isinstance(text, str) or len(text) != 16:
-            raise ValueError(f"{path}, row {place + 1}: a key has 16 hex digits, got {text!r}")
+            raise ValueError(f"{path}, row {place + 1}: a key has 16 hex digits")
         try:
             keys[place] = int(text, 16)
-        except ValueError as error:
-            raise ValueError(f"{path}, row {place + 1}: a key has 16 hex digits, got {text!r}") from error
+        except ValueError:  # its message would show the key
+            raise ValueError(f"{path}, row {place + 1}: a key has 16 hex digits") from None
     columns = {name: table[name] for name in NAMES[2:] if name in table}
     if "created" in columns:
         columns["created"] = [value if value is not None else schema.now() for value in columns["created"]]

@@ -174,7 +174,8 @@ class Registry:
             changed = connection.execute(statement).rowcount
             self.access.record(connection, action, reason, [key, principal, moment], changed)
         if not changed:
-            raise RegistryError(f"no key to {action}: {key or principal!r} is unknown or revoked already")
+            named = repr(principal) if key is None else "the given one"  # a key is in no message
+            raise RegistryError(f"no key to {action}: {named} is unknown or revoked already")
         return changed
 
     def list_keys(

@@ -31,12 +31,14 @@ class Store:
     def __init__(self, url: str) -> None:
         try:
             self.url = make_url(url)
-        except ArgumentError as error:
-            raise RegistryError(f"registry URL {url!r} cannot be read: {URLS}") from error
+        except ArgumentError:
+            raise RegistryError(
+                f"the registry URL cannot be read: {URLS}"
+            ) from None  # it may hold a password
         self.dialect = self.url.get_backend_name()
-        if self.dialect not in ("sqlite", "postgresql"):
-            raise RegistryError(f"registry URL {url!r} names {self.dialect!r}: {URLS}")
         self.place = self.url.render_as_string(hide_password=True)
+        if self.dialect not in ("sqlite", "postgresql"):
+            raise RegistryError(f"registry URL {self.place} names {self.dialect!r}: {URLS}")
         self.engine = _sqlite(url) if self.dialect == "sqlite" else _postgresql(self.url)
         try:
             with self.read() as connection:
@@ -244,12 +246,15 @@ def _sqlite(url: str) -> Engine:
     database = str(make_url(url).database)
     if memory:
         engine = create_engine(
-            url, poolclass=StaticPool, connect_args=arguments | {"check_same_thread": False}
+            url,
+            poolclass=StaticPool,
+            connect_args=arguments | {"check_same_thread": False},
+            hide_parameters=True,
         )
     else:
         if not database.startswith("file:"):
             _private_file(Path(database).absolute())
-        engine = create_engine(url, connect_args=arguments)
+        engine = create_engine(url, connect_args=arguments, hide_parameters=True)  # keys are among them
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, record: Any) -> None:
@@ -273,7 +278,7 @@ def _sqlite(url: str) -> Engine:
 
 def _postgresql(url: Any) -> Engine:
     # Readers see one moment; writers take the advisory lock first and then see what the last writer wrote.
-    engine = create_engine(url.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+    engine = create_engine(url.set(drivername="postgresql+psycopg"), pool_pre_ping=True, hide_parameters=True)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
