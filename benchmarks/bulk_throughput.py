@@ -29,9 +29,9 @@ from diffmark.bulk.run import detect_all
 from diffmark.bulk.sources import find
 from diffmark.bulk.worker import Settings
 from diffmark.detection.latent import Detector
-from diffmark.evaluation.image_model import painted_scenes
 from diffmark.images import read_image
 from diffmark.provenance import provenance
+from diffmark.vista.paint import painted_scenes
 
 RESULTS = Path(__file__).parents[1] / "results"
 DIFFERENT = 32  # pictures; they are saved under many names

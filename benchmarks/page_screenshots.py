@@ -21,12 +21,12 @@ from fastapi import FastAPI
 from PIL import Image
 
 from diffmark.detection.latent import Detector
-from diffmark.evaluation.image_model import painted_scenes
 from diffmark.mark.image import embed
 from diffmark.registry import Registry
 from diffmark.server.app import create_app
 from diffmark.server.service import Service
 from diffmark.server.tokens import grant_token
+from diffmark.vista.paint import painted_scenes
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 FIRST = 61_200  # of the held-out scenes

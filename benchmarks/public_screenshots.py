@@ -13,7 +13,6 @@ import numpy as np
 from page_screenshots import chromium, png, serving, shoot
 
 from diffmark.detection.joint import open_detector
-from diffmark.evaluation.image_model import painted_scenes
 from diffmark.pixel.codec import PixelCodec
 from diffmark.registry import Registry
 from diffmark.reporting import collect, page
@@ -21,6 +20,7 @@ from diffmark.server.app import create_app
 from diffmark.server.public import Public
 from diffmark.server.service import Service
 from diffmark.verdict import SigningKey
+from diffmark.vista.paint import painted_scenes
 
 RESULTS = Path(__file__).parents[1] / "results"
 PHONE = {"width": 390, "height": 844}

@@ -31,11 +31,11 @@ from typing import Any
 import httpx
 import numpy as np
 
-from diffmark.evaluation.image_model import painted_scenes
 from diffmark.pixel.codec import PixelCodec
 from diffmark.provenance import provenance
 from diffmark.registry import Registry
 from diffmark.server.tokens import grant_token
+from diffmark.vista.paint import painted_scenes
 
 RESULT = Path(__file__).parents[1] / "results" / "service_load.json"
 PICTURES = 16

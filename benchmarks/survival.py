@@ -29,7 +29,7 @@ from PIL import Image
 from diffmark import Codec, Detector, watermark
 from diffmark.attacks.regeneration import Regeneration, compression_attack
 from diffmark.evaluation.batches import batches
-from diffmark.evaluation.image_model import painted_scenes, unseen_specs
+from diffmark.evaluation.image_model import unseen_specs
 from diffmark.evaluation.perception import alignment
 from diffmark.images import read_image
 from diffmark.latent.injection import Injection
@@ -39,6 +39,7 @@ from diffmark.provenance import provenance, weights_digest
 from diffmark.statistics import clopper_pearson, match_threshold
 from diffmark.vista import load_classifier, load_pipeline, model_digest
 from diffmark.vista.evaluation import contact_sheet
+from diffmark.vista.paint import painted_scenes
 
 GUIDANCE, STEPS, BATCH, RATE = 4.0, 50, 8, 1e-3
 SURROGATES = ("vista-ink", "vista-oil", "vista-v")

@@ -14,7 +14,6 @@ from PIL import Image, PngImagePlugin
 from diffmark.c2pa import ALGORITHM, ManifestError, ManifestSigner, active_only, inspect
 from diffmark.cli import main
 from diffmark.detection.joint import open_detector
-from diffmark.evaluation.image_model import painted_scenes
 from diffmark.registry import NotPermitted, Registry, RegistryError
 from diffmark.registry.backup import backup, restore
 from diffmark.registry.operator_key import registry_ring
@@ -22,6 +21,7 @@ from diffmark.server.app import create_app
 from diffmark.server.limits import Limits
 from diffmark.server.service import Service
 from diffmark.server.tokens import grant_token
+from diffmark.vista.paint import painted_scenes
 
 pytest_plugins = ("postgres",)
 

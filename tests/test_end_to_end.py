@@ -16,13 +16,14 @@ from PIL import Image
 import diffmark
 from diffmark import cli, demo
 from diffmark.attacks import attack
-from diffmark.evaluation.image_model import painted_scenes, unseen_specs
+from diffmark.evaluation.image_model import unseen_specs
 from diffmark.mark.generation import ImageSpec, Sampling, generate
 from diffmark.mark.image import embed
 from diffmark.metrics import psnr
 from diffmark.registry import Registry
 from diffmark.secret import random_secrets
 from diffmark.vista import load_autoencoder, load_pipeline
+from diffmark.vista.paint import painted_scenes
 
 ROOT = Path(__file__).parents[1]
 SAMPLING = Sampling(steps=10, guidance=4.0)

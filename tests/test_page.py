@@ -13,7 +13,6 @@ from PIL import Image
 from pixel_vectors import OPERATOR, SECRET, TABLE, marked, scene
 
 from diffmark.detection.joint import open_detector
-from diffmark.evaluation.image_model import painted_scenes
 from diffmark.pixel.codec import PixelCodec
 from diffmark.registry import Registry
 from diffmark.server.app import create_app
@@ -21,6 +20,7 @@ from diffmark.server.limits import Limits
 from diffmark.server.service import Service
 from diffmark.server.tokens import grant_token
 from diffmark.server.verify_page import constants
+from diffmark.vista.paint import painted_scenes
 
 shots = load_screenshots()
 WATCH = """

@@ -15,12 +15,12 @@ from diffmark.detection.decision import Detection
 from diffmark.detection.joint import JointDetector, open_detector
 from diffmark.detection.latent import Detector
 from diffmark.detection.reader import better
-from diffmark.evaluation.image_model import painted_scenes
 from diffmark.images import ImageError
 from diffmark.mark.context import watermark
 from diffmark.mark.image import embed as embed_latent
 from diffmark.pixel.animation import Animation
 from diffmark.pixel.codec import PixelCodec
+from diffmark.vista.paint import painted_scenes
 
 SECRET = "0123456789abcdef"
 KEY = bytes(range(32))

@@ -60,7 +60,7 @@ class MarkLatent:
         cell = 2 if raw.shape[1] == 4 * channels else 1
         secrets = secrets_for(secret, len(raw), loaded.config.length)
         delta = loaded.delta(secrets, (cell * raw.shape[-2], cell * raw.shape[-1])) * strength
-        dose = loaded.config.dosing.in_mode("final").dose
+        dose = loaded.dosing.in_mode("final").dose
         scaled = space.process_in(raw.float())
         marked = space.process_out(scaled + dose * arrange(delta, raw).to(scaled))
         return {**samples, "samples": marked.to(raw.dtype)}, "\n".join(to_hex(bits) for bits in secrets)
