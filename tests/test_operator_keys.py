@@ -63,7 +63,7 @@ def test_new_show_rotate_and_list_never_print_a_key():
     assert not any(one in said for one in digits)
     assert find_ring().older == first.keys
     assert place.stat().st_mode & 0o777 == 0o600
-    rows = json.loads(run("key", "list", "--json").output)
+    rows = [json.loads(line) for line in run("key", "list", "--json").output.splitlines()]
     assert [row["use"] for row in rows] == ["writes and reads", "reads"]
     assert run("key", "new", code=1).exception.args[0].endswith("`diffmark key rotate` adds one")
 

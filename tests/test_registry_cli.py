@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,8 +34,13 @@ def run(*arguments: str, code: int = 0) -> str:
     return result.output
 
 
+def rows(*arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    """What a command prints with --json: a line a row."""
+    return [json.loads(line) for line in run(*arguments, "--json", code=code).splitlines()]
+
+
 def issued(*arguments: str) -> list[str]:
-    return [key["key"] for key in json.loads(run("keys", "issue", *arguments, "--json"))]
+    return [key["key"] for key in rows("keys", "issue", *arguments)]
 
 
 def test_issue_and_identify_in_two_lines() -> None:
@@ -49,8 +55,8 @@ def test_issue_and_identify_in_two_lines() -> None:
 def test_no_match_is_exit_code_1() -> None:
     issued("a", "b")
     assert "no significant match" in run("identify", "--bits", "0123456789abcdef", code=1)
-    found = json.loads(run("identify", "--bits", "0123456789abcdef", "--json", code=1))
-    assert found[0]["verdict"]["principal"] is None
+    (found,) = rows("identify", "--bits", "0123456789abcdef", code=1)
+    assert found["verdict"]["principal"] is None
     assert "best of a closed set" in run("identify", "--bits", "0123456789abcdef", "--closed")
 
 
@@ -96,7 +102,8 @@ def test_identify_reads_images(tmp_path: Path) -> None:
     found = runner.invoke(app, ["identify", str(tmp_path / "pictures"), "--codec", str(codec), "--json"])
     assert found.exit_code == 2
     assert "z.png" in found.stderr
-    assert [Path(answer["source"]).name for answer in json.loads(found.stdout)] == ["x.png", "y.png"]
+    answers = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [Path(answer["source"]).name for answer in answers] == ["x.png", "y.png"]
 
 
 def test_nothing_to_identify_is_an_error() -> None:
@@ -107,7 +114,7 @@ def test_nothing_to_identify_is_an_error() -> None:
 def test_keys_from_a_file_with_context_and_expiry(tmp_path: Path) -> None:
     (tmp_path / "names").write_text("one\ntwo\n\n")
     issued("--from", str(tmp_path / "names"), "--context", "model=sd", "--expires", "30d")
-    listed = json.loads(run("keys", "list", "--json"))
+    listed = rows("keys", "list")
     assert [key["principal"] for key in listed] == ["one", "two"]
     assert json.loads(listed[0]["context"]) == {"model": "sd"}
     assert listed[0]["expires"] - listed[0]["created"] == pytest.approx(30 * 86400e6, abs=60e6)
@@ -144,7 +151,7 @@ def test_verify_log_backup_and_restore(tmp_path: Path) -> None:
     head = output.split("head ")[1].split()[0]
     assert "the log was tampered with" in run("registry", "verify", "--anchor", "3:abc", code=1)
     assert json.loads(run("registry", "verify", "--anchor", head, "--json"))["ok"]
-    assert [row["action"] for row in json.loads(run("registry", "log", "--json"))] == [
+    assert [row["action"] for row in rows("registry", "log")] == [
         "create",
         "set operator key",
         "issue",

@@ -105,7 +105,10 @@ class ManifestSigner:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trial.png"
             Image.new("RGB", (16, 16)).save(path)
-            self.sign(path, None)
+            try:
+                self.sign(path, None)
+            except ManifestError as error:
+                raise ManifestError(f"{self.chain} cannot sign: {error.__cause__ or error}") from error
             seen = inspect(path)
         if seen.signature == "broken" or seen.content != "unchanged":
             raise ManifestError(f"{self.chain} cannot sign: {'; '.join(seen.problems) or seen.signature}")

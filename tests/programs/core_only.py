@@ -52,7 +52,6 @@ detected, line = run("detect", folder / "shared.png", "--json")
 found = json.loads(line)
 identified, line = run("identify", folder / "shared.png", "--json")
 named = json.loads(line)
-named = named[0] if isinstance(named, list) else named
 
 secret = diffmark.random_secrets(1)[0]
 marked = diffmark.embed(photo, secret)

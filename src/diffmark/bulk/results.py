@@ -106,3 +106,14 @@ class Results:
             for name in os.listdir(self.path):
                 if name.endswith(".partial"):
                     os.unlink(os.path.join(self.path, name))
+
+
+def count_rows(place: str) -> int:
+    """Rows in the folder of a bulk run."""
+    system, path = fsspec.core.url_to_fs(place)
+    total = 0
+    for name in system.ls(path, detail=False):
+        if name.endswith(".parquet"):
+            with system.open(name, "rb") as file:
+                total += pq.read_metadata(file).num_rows
+    return total

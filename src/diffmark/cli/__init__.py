@@ -33,6 +33,7 @@ from diffmark.cli import (
     verdict,
     vista,
 )
+from diffmark.cli.opening import Commands
 
 EXTRAS = {  # of what commands import: the extra that brings it
     "diffusion": (
@@ -52,7 +53,7 @@ EXTRAS = {  # of what commands import: the extra that brings it
     "bulk": ("fsspec", "ray"),
 }
 
-app = typer.Typer(
+app = Commands(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

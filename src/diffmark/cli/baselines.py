@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from diffmark.cli.opening import Commands
 from diffmark.cli.vista import Config, Photos, Stop
 
-app = typer.Typer(
+app = Commands(
     help="The methods that DiffMark is compared with: train and measure them.", no_args_is_help=True
 )
 

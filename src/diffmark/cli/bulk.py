@@ -53,6 +53,7 @@ def bulk(
     What cannot be read gets a row with the reason. A bulk run that was stopped in any way goes on where it was when
     the same command is given again. Exit code 0: done; 2: an error.
     """
+    from diffmark.bulk.results import count_rows
     from diffmark.bulk.run import detect_all
     from diffmark.bulk.sources import find
     from diffmark.bulk.worker import Settings
@@ -76,9 +77,14 @@ def bulk(
             counts[count] += 1
     rows = sum(counts.values())
     read = rows - counts["error"]
-    summary = {"rows": rows, **counts, "out": out, "seconds": round(time.monotonic() - start, 1)}
+    there = count_rows(out) - rows
+    seconds = round(time.monotonic() - start, 1)
+    summary = {"rows": rows, "there_already": there, **counts, "out": out, "seconds": seconds}
     # What chance alone would give among so many unmarked images.
     summary |= {"fpr": fpr, "expected_false_verdicts": float(f"{read * fpr:.3g}")}
     if registry:
         summary["expected_false_names"] = float(f"{read * RATE:.3g}")
-    show(summary if as_json else summary | {"out": f"{out} ({rows} new rows)"}, as_json)
+    show(
+        summary if as_json else summary | {"out": f"{out} ({rows} new rows, {there} were there already)"},
+        as_json,
+    )

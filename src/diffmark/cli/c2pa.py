@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diffmark.cli.marks import KeyFile, ring_for
-from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
+from diffmark.cli.opening import Actor, Commands, Json, Reason, Url, opened, show
 
 if TYPE_CHECKING:
     from diffmark.c2pa import ManifestSigner
     from diffmark.disclosure import Provider
     from diffmark.registry import Registry
 
-app = typer.Typer(help="Signed C2PA manifests that name the mark.", no_args_is_help=True)
+app = Commands(help="Signed C2PA manifests that name the mark.", no_args_is_help=True)
 
 Chain = Annotated[
     Path | None,

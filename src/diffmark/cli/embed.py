@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".gif": "GIF"}
 QUALITY = 95  # of lossy formats; PNG takes no notice
+SEEN_PSNR = 30.0  # dB, below which the mark of a latent codec is seen by anybody
 
 
 class Format(str, Enum):
@@ -94,8 +96,8 @@ def embed(
     """Add a mark to images that exist; their detail, size and metadata are kept.
 
     Colours are converted to sRGB. Files that are in the folder already are left alone: a run that was cut off goes
-    on where it stopped. A folder gets a file images.jsonl with a line an image. Exit code 2: at least one image
-    could not be read, or another error.
+    on where it stopped. Beside them, images.jsonl gets a line an image, with its secret. Exit code 2: at least one
+    image could not be read, or another error.
     """
     from diffmark.cli.detect import expand
     from diffmark.images import ImageError
@@ -110,7 +112,6 @@ def embed(
     asked = disclosing(c2pa_cert, c2pa_key, disclose)  # a bad certificate is said before any work
     if asked and asked.provider and any(target.suffix.lower() == ".gif" for target in targets):
         raise typer.BadParameter("disclosures go into PNG, JPEG and WebP: give --format")
-    records = out / RECORDS if targets[0] != out else None
     code = 0
     with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:
         ring = ring_for(keys, key)
@@ -158,8 +159,7 @@ def embed(
                 else:
                     record |= {**result, "account": account, "principal": principal}
                     line = f"{job.target}  secret {to_hex(job.bits)}{marker.words(record)}"
-                    if records is not None:
-                        append_record(records, record)
+                    append_record(job.target.parent / RECORDS, record)
                 typer.echo(json.dumps(record) if as_json else line)
     raise typer.Exit(code)
 
@@ -236,11 +236,13 @@ class _Marker:
     @staticmethod
     def words(record: dict[str, Any]) -> str:
         """What was reached, for people."""
-        if "ssimulacra2" not in record:
-            return ""
         notes = "".join(f"\n  note: {note}" for note in record["notes"])
         bits = f"{record['bits_read']} of {record['bits']} bits read back"
-        return f"  SSIMULACRA2 {record['ssimulacra2']:.1f}, {bits}{notes}"
+        if "ssimulacra2" in record:
+            return f"  SSIMULACRA2 {record['ssimulacra2']:.1f}, {bits}{notes}"
+        return (
+            f"  PSNR {'infinite' if record['psnr'] is None else round(record['psnr'], 1)} dB, {bits}{notes}"
+        )
 
 
 def _pixel_marker(ring: KeyRing, quality: float | None, vae: str | None, strength: float | None) -> _Marker:
@@ -268,6 +270,7 @@ def _latent_marker(codec: str, vae: str | None, strength: float | None, ring: Ke
     from diffmark.detection.latent import Detector
     from diffmark.images import read_image
     from diffmark.mark.image import embed as mark_latent
+    from diffmark.metrics import psnr
     from diffmark.secret import to_hex
 
     detector = Detector.from_pretrained(codec, vae, ring=ring)
@@ -276,7 +279,23 @@ def _latent_marker(codec: str, vae: str | None, strength: float | None, ring: Ke
     def mark(path: Path, bits: Any) -> tuple[Any, Any, dict[str, Any]]:
         picture = read_image(path)
         image = mark_latent(picture, detector.codec, detector.vae, bits, dose)
+        reached, read = psnr(picture.image, image), detector.detect(image, to_hex(bits)).matches or 0
+        notes = [*picture.notes]
+        if reached < SEEN_PSNR:
+            notes.append(f"PSNR {reached:.1f} dB: the mark is seen by anybody; --codec pixel is not")
+        if dose == 0:
+            notes.append("a strength of 0 writes no mark: the picture is not marked")
+        elif read < detector.length:
+            notes.append(
+                f"{read} of {detector.length} bits are read back: this picture may not be found again"
+            )
         record = {"secret": to_hex(bits), "strength": dose, "key_id": ring.current.id}
+        record |= {
+            "psnr": None if math.isinf(reached) else round(reached, 2),
+            "bits_read": read,
+            "bits": detector.length,
+            "notes": notes,
+        }
         return image, picture, record
 
     return _Marker(detector.length, mark)

@@ -11,16 +11,28 @@ import typer
 CLASSIC = ("dwtDct", "dwtDctSvd", "rivaGan", "blindWatermark")
 SAMPLING = ("tree-ring", "ring-id", "shallow-diffuse", "gaussian-shading", "prc")
 TRAINED = ("stegastamp", "stable-signature", "aqualora")
+EXPERIMENTS = (
+    "clean",
+    "false_positives",
+    "robustness",
+    "strength",
+    "keys",
+    "transfer",
+    "latency",
+    "identification",
+    "averaging",
+    "collusion",
+    "forgery",
+    "signal",
+    "ablations",
+)
 LAYERS = ("diffmark", "diffmark-pixel", "diffmark-both")
 
 
 def evaluate(
     experiments: Annotated[
         list[str],
-        typer.Argument(
-            help="Names, or all: clean, false_positives, robustness, strength, keys, transfer, latency, "
-            "identification, averaging, collusion, forgery, signal, ablations."
-        ),
+        typer.Argument(help=f"Names, or all: {', '.join(EXPERIMENTS)}."),
     ],
     methods: Annotated[
         str,
@@ -83,7 +95,8 @@ def evaluate(
     ),
 ) -> None:
     """Measure methods on one model in one run; a run that was stopped goes on where it was."""
-    from diffmark.evaluation.experiments import EXPERIMENTS
+    if unknown := set(experiments) - {"all", *EXPERIMENTS}:
+        raise ValueError(f"no experiment {min(unknown)!r}; there are {', '.join(EXPERIMENTS)}")
     from diffmark.evaluation.harness import Extent, Harness
     from diffmark.evaluation.image_model import ImageModel
     from diffmark.evaluation.report import write_report

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
+from diffmark.cli.opening import Actor, Commands, Json, Reason, Url, opened, show
 
-app = typer.Typer(help="Look pictures up by likeness: a weaker basis than a mark.", no_args_is_help=True)
+app = Commands(help="Look pictures up by likeness: a weaker basis than a mark.", no_args_is_help=True)
 
 
 @app.command()

@@ -79,6 +79,12 @@ def generate(
 ) -> None:
     """Generate images that carry a secret."""
     from diffmark.keys.ring import as_ring
+
+    texts = _prompts(prompt, prompts)
+    if codec is not None and layers is Layers.pixel:
+        raise typer.BadParameter("the pixel layer alone needs no latent codec: leave out --codec or --layers")
+    as_ring(key)  # a bad key is said before any work
+    asked = disclosing(c2pa_cert, c2pa_key, disclose)  # so is a bad certificate
     from diffmark.latent.codec import Codec
     from diffmark.latent.vae import check_family, codec_for
     from diffmark.mark.generation import ImageSpec, Sampling, generate_into
@@ -86,11 +92,6 @@ def generate(
     from diffmark.pixel.codec import PixelCodec
     from diffmark.progress import track
 
-    texts = _prompts(prompt, prompts)
-    as_ring(key)  # a bad key is said before any work
-    asked = disclosing(c2pa_cert, c2pa_key, disclose)  # so is a bad certificate
-    if codec is not None and layers is Layers.pixel:
-        raise typer.BadParameter("the pixel layer alone needs no latent codec: leave out --codec or --layers")
     pixel = PixelCodec() if layers is not Layers.generation else None
     loaded = Codec.from_pretrained(codec) if codec else None
     length = loaded.config.length if loaded else PixelCodec().length

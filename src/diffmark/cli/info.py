@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
+from diffmark.cli.opening import Json, show
+
 
 def info(
     codec: Annotated[str | None, typer.Argument(help="A codec's name, folder, or hub id.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show versions, devices and bundled codecs, or what is known of one codec."""
     values = describe_codec(codec) if codec else describe_installation()
     if as_json:
-        typer.echo(json.dumps(values, indent=2))
+        show(values, as_json)
         return
     for name, value in values.items():
         text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from diffmark.cli.opening import Json, show
+from diffmark.cli.opening import Commands, Json, show
 
-app = typer.Typer(
+app = Commands(
     help="Make, show and rotate operator keys: who has another key reads chance.", no_args_is_help=True
 )
 Place = Annotated[Path | None, typer.Option(help="Ring file; operator.keys in your data folder by default.")]

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
+from diffmark.cli.opening import Actor, Commands, Json, Reason, Url, opened, show
 
-app = typer.Typer(help="Issue keys to accounts, revoke them, and look at them.", no_args_is_help=True)
+app = Commands(help="Issue keys to accounts, revoke them, and look at them.", no_args_is_help=True)
 Moment = Annotated[
     str | None,
     typer.Option(help="When it ends: 2027-01-31, 2027-01-31T12:00+01:00, or 12h, 30d, 2y from now."),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 if TYPE_CHECKING:
     from diffmark.registry import Registry
@@ -27,7 +28,29 @@ Actor = Annotated[
     str | None, typer.Option(envvar="DIFFMARK_ACTOR", help="Who asks; the system's user by default.")
 ]
 Reason = Annotated[str, typer.Option(help="Why; goes into the audit log.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a JSON line for each row.")]
+
+
+class Once(TyperCommand):
+    """A command that refuses an option given twice, where one value would silently win."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(list(args))
+        for parameter, times in Counter(given).items():
+            if times > 1 and isinstance(parameter, TyperOption) and not _repeatable(parameter):
+                raise typer.BadParameter(f"{parameter.opts[0]} is given {times} times and takes one value")
+        return super().parse_args(ctx, args)
+
+
+def _repeatable(option: TyperOption) -> bool:
+    return bool(option.multiple or option.is_flag or option.count)
+
+
+class Commands(typer.Typer):
+    """A group of commands that take each option once."""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        return super().command(name, **{"cls": Once} | options)
 
 
 def default_url() -> str:
@@ -61,10 +84,10 @@ def opened(url: str | None, actor: str | None, **options: Any) -> Iterator[Regis
 
 
 def show(value: Any, as_json: bool) -> None:
-    """A dictionary or a list of them: as JSON, or as aligned lines for people."""
+    """A dictionary or a list of them: a JSON line each, or aligned lines for people."""
     if as_json:
-        json.dump(value, sys.stdout)
-        sys.stdout.write("\n")
+        for row in [value] if isinstance(value, dict) else value:
+            typer.echo(json.dumps(row))
         return
     if isinstance(value, dict):
         width = max(len(name) for name in value)

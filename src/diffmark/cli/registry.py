@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from diffmark.cli.marks import KeyFile
-from diffmark.cli.opening import Actor, Json, Reason, Url, default_url, opened, plain_errors, show
+from diffmark.cli.opening import Actor, Commands, Json, Reason, Url, default_url, opened, plain_errors, show
 
-app = typer.Typer(help="Make, check, guard, back up and measure a registry.", no_args_is_help=True)
+app = Commands(help="Make, check, guard, back up and measure a registry.", no_args_is_help=True)
 Principal = Annotated[str, typer.Argument(help="A pseudonym.")]
 Role = Annotated[str, typer.Argument(help="operator, auditor or investigator.")]
 

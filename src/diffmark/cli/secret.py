@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from diffmark.cli.opening import Commands
 from diffmark.cli.payloads import read_scheme
 
-app = typer.Typer(help="Make secrets and payload keys, and show what a secret is.", no_args_is_help=True)
+app = Commands(help="Make secrets and payload keys, and show what a secret is.", no_args_is_help=True)
 
 
 @app.command()

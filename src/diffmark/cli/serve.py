@@ -11,9 +11,9 @@ import typer
 
 from diffmark.cli.detect import ReaderName
 from diffmark.cli.marks import KeyFile
-from diffmark.cli.opening import Actor, Json, Url, default_url, opened, plain_errors, show
+from diffmark.cli.opening import Actor, Commands, Json, Url, default_url, opened, plain_errors, show
 
-tokens = typer.Typer(help="Credentials of the HTTP service.", no_args_is_help=True)
+tokens = Commands(help="Credentials of the HTTP service.", no_args_is_help=True)
 
 
 def serve(

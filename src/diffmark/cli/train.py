@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Train a codec for a latent space, and look at the run.", no_args_is_help=True)
+from diffmark.cli.opening import Commands
+
+app = Commands(help="Train a codec for a latent space, and look at the run.", no_args_is_help=True)
 
 Config = Annotated[Path, typer.Option(help="The run file, see configs/.")]
 Out = Annotated[

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from diffmark.cli.marks import KeyFile
-from diffmark.cli.opening import Json, show
+from diffmark.cli.opening import Commands, Json, show
 
-app = typer.Typer(help="Signed verdicts that can be checked offline.", no_args_is_help=True)
+app = Commands(help="Signed verdicts that can be checked offline.", no_args_is_help=True)
 
 VerdictKey = Annotated[
     Path,

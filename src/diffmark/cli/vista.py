@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(
-    help="The embedded text-to-image family: list, paint, train, measure.", no_args_is_help=True
-)
-train_app = typer.Typer(
+from diffmark.cli.opening import Commands
+
+app = Commands(help="The embedded text-to-image family: list, paint, train, measure.", no_args_is_help=True)
+train_app = Commands(
     help="Train a model of the family; a run that was stopped goes on.", no_args_is_help=True
 )
 app.add_typer(train_app, name="train")

@@ -57,24 +57,26 @@ def find_codec(source: str | Path) -> Path:
             "default). Marks that were written with it are read with DiffMark 0.1"
         )
     if name.count("/") == 1 and not name.startswith((".", "/")):
-        return _fetch(name)
+        try:
+            return fetch(name, [CONFIG_FILE, WEIGHTS_FILE, "vae/*.json", "vae/*.safetensors"])
+        except OSError as error:
+            raise CodecError(
+                f"no local folder {name!r}, and the hub did not give a codec of that id: {error}"
+            ) from error
     known = ", ".join(bundled_codecs()) or "none"
     raise CodecError(
         f"no codec at {name!r}: it is no folder, no hub id (owner/name), and not bundled ({known})"
     )
 
 
-def _fetch(repository: str) -> Path:
+def fetch(repository: str, files: list[str]) -> Path:
+    """The local copy of files of a hub id; OSError if the hub, which is asked once, does not give it."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        files = [CONFIG_FILE, WEIGHTS_FILE, "vae/*.json", "vae/*.safetensors"]
-        return Path(snapshot_download(repository, allow_patterns=files))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise CodecError(
-            f"no local folder {repository!r}, and the hub did not give a codec of that id: {error}"
-        ) from error
+        return Path(snapshot_download(repository, allow_patterns=files, ignore_patterns=["*.fp16.*"]))
+    except Exception as error:  # its own classes, those of its HTTP library, and OSError
+        raise OSError(str(error)) from error
 
 
 def _bundle() -> Path:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from diffmark.latent.codec import CodecConfig
 from diffmark.latent.families import FAMILIES
-from diffmark.latent.files import bundled_codecs
+from diffmark.latent.files import bundled_codecs, fetch
 from diffmark.latent.spaces import (
     has_frames,
     latent_channels,
@@ -122,24 +122,24 @@ def fits(codec: CodecConfig, vae: nn.Module) -> bool:
 
 def load_vae(source: str | Path) -> nn.Module:
     """An autoencoder from its own folder, or from a pipeline's folder or hub id; safetensors only."""
-    import diffusers
-
     folder = Path(source)
-    if folder.is_dir():
-        if not (folder / "config.json").is_file() and (folder / "vae" / "config.json").is_file():
-            folder = folder / "vae"
-        if not (folder / "config.json").is_file():
+    if not folder.is_dir():
+        files = ("config.json", "diffusion_pytorch_model*.safetensors", "*.safetensors.index.json")
+        wanted = [*files, *(f"vae/{name}" for name in files)]
+        try:
+            folder = fetch(str(source), wanted)
+        except OSError as error:
             raise FileNotFoundError(
-                f"{source} is neither a vae's folder nor a pipeline's: no config.json, no vae/"
-            )
-        name = json.loads((folder / "config.json").read_text()).get("_class_name", "AutoencoderKL")
-        return _find_class(name).from_pretrained(folder, use_safetensors=True).eval()
-    try:
-        return diffusers.AutoModel.from_pretrained(str(source), subfolder="vae", use_safetensors=True).eval()
-    except OSError as error:
+                f"{str(source)!r} is no folder, and the hub gave no pipeline with a vae of that id: {error}"
+            ) from error
+    if not (folder / "config.json").is_file() and (folder / "vae" / "config.json").is_file():
+        folder = folder / "vae"
+    if not (folder / "config.json").is_file():
         raise FileNotFoundError(
-            f"{str(source)!r} is no folder, and the hub gave no pipeline with a vae of that id: {error}"
-        ) from error
+            f"{source} is neither a vae's folder nor a pipeline's: no config.json, no vae/"
+        )
+    name = json.loads((folder / "config.json").read_text()).get("_class_name", "AutoencoderKL")
+    return _find_class(name).from_pretrained(folder, use_safetensors=True).eval()
 
 
 def _find_class(name: str) -> Any:

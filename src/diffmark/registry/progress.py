@@ -1,12 +1,17 @@
-"""A bar for what takes long, none for what does not."""
+"""What takes long is said: a bar for work, a line for waiting. What does not is done in silence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 Item = TypeVar("Item")
 SHORT = 8  # blocks: up to here it is done before anybody looks
+SILENT = 2.0  # seconds that are waited without a word
+log = logging.getLogger("diffmark.registry")
 
 
 def watched(items: Iterable[Item], what: str, total: int) -> Iterable[Item]:
@@ -16,3 +21,15 @@ def watched(items: Iterable[Item], what: str, total: int) -> Iterable[Item]:
     from diffmark.progress import track
 
     return track(items, what, total)
+
+
+@contextmanager
+def waiting(words: str) -> Iterator[None]:
+    """Logs a warning, which goes to stderr by default, if what is inside takes more than `SILENT` seconds."""
+    timer = threading.Timer(SILENT, log.warning, (words,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

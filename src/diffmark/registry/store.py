@@ -16,7 +16,7 @@ from sqlalchemy.pool import StaticPool
 from diffmark.private import is_private, touch_private
 from diffmark.registry import schema
 from diffmark.registry.errors import RegistryError, explained
-from diffmark.registry.progress import watched
+from diffmark.registry.progress import waiting, watched
 from diffmark.registry.query import Keys
 
 READ_BLOCK = 1 << 20  # rows fetched at once
@@ -72,10 +72,12 @@ class Store:
         self._check_file()
         with self._explained(), self.engine.connect() as connection:
             connection = connection.execution_options(writing=True)
-            with connection.begin():
+            with waiting(f"{self.place}: waiting for another process that writes, up to {LOCK_TIMEOUT} s"):
+                transaction = connection.begin()
                 if self.dialect == "postgresql":
                     connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(1000 * LOCK_TIMEOUT)}")
                     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+            with transaction:
                 yield connection
 
     def _check_file(self) -> None:

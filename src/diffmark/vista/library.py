@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +51,10 @@ def load_pipeline(name: str = "vista", **options: Any) -> Any:
 
     import diffmark.vista.autoencoder  # noqa: F401  # diffusers uses it by name, but does not import it
 
-    pipeline: Any = DiffusionPipeline.from_pretrained(model_folder(name), local_files_only=True, **options)
+    with _quiet():  # it warns that the autoencoder's class is not its own
+        pipeline: Any = DiffusionPipeline.from_pretrained(
+            model_folder(name), local_files_only=True, **options
+        )
     pipeline.set_progress_bar_config(disable=None)
     for part in pipeline.components.values():
         if isinstance(part, torch.nn.Module):
@@ -57,6 +62,19 @@ def load_pipeline(name: str = "vista", **options: Any) -> Any:
             # A fifth faster there.
             torch.nn.Module.to(part, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return pipeline
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of diffusers."""
+    from diffusers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity(max(level, logging.ERROR))
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
 
 
 def autoencoder_class() -> type[PatchAutoencoder]:
