@@ -38,10 +38,10 @@ READERS = {
 @torch.no_grad()
 def measure(images: int, seed: int) -> list[dict[str, float]]:
     """A row for each deviation of delta: same-seed PSNR and the bit accuracy of each reader."""
-    chance = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     autoencoder = load_autoencoder()
-    codes = torch.randn(LENGTH, 4, 32, 32, generator=chance).sign()
-    secrets = torch.randint(0, 2, (images, LENGTH), generator=chance)
+    codes = torch.randn(LENGTH, 4, 32, 32, generator=generator).sign()
+    secrets = torch.randint(0, 2, (images, LENGTH), generator=generator)
     deltas = rescale(torch.einsum("bl,lchw->bchw", 2.0 * secrets - 1, codes), 1.0)
     rows: list[dict[str, list[Tensor]]] = [{} for _ in DEVIATIONS]
     scenes = unseen(images)

@@ -107,6 +107,8 @@ def test_commands_say_that_a_codec_was_retired(run, tmp_path, command):
     arguments = [tmp_path / "a.png", "--codec", "sd"]
     if command in ("embed", "generate"):
         arguments += ["--out", tmp_path / "out"]
+    if command == "identify":
+        run("registry", "init")
     code, _, said = run(command, *arguments)
     assert (code, "was retired" in said, "--codec pixel" in said) == (2, True, True)
 

@@ -50,6 +50,48 @@ def test_the_service_and_bulk_detection_load_without_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+REFUSED = {
+    "generate": "give either a PROMPT or --prompts FILE",
+    "generate hills --layers pixel --codec vista": "the pixel layer alone needs no latent codec",
+    "generate hills --principal u --secret 00": "--principal issues the secret",
+    "generate hills --c2pa-cert missing": "c2pa",
+    "evaluate colour": "no experiment 'colour'",
+    "evaluate clean --methods magic": "no method 'magic'",
+    "train dual --config missing.toml": "missing.toml",
+    "calibrate --model vista --codec vista --images missing": "missing",
+}
+
+
+def test_arguments_are_checked_before_anything_heavy_is_imported() -> None:
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({DIFFUSION.split(',')}))\n"
+        "import json\n"
+        "from typer.testing import CliRunner\n"
+        "from diffmark.cli import app\n"
+        f"for words in {list(REFUSED)}:\n"
+        "    done = CliRunner().invoke(app, words.split(), env={'COLUMNS': '400'})\n"
+        "    print(json.dumps([words, done.exit_code, f'{done.output} {done.exception}']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [words for words, _, _ in lines] == list(REFUSED)
+    for words, exit_code, said in lines:
+        assert exit_code, words
+        assert REFUSED[words] in said, said
+        assert "torch" not in said, words
+
+
+def test_info_says_what_a_core_without_torch_can_do() -> None:
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({DIFFUSION.split(',')}))\n"
+        "from diffmark.cli.info import describe_installation\n"
+        "print(describe_installation()['device'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert "pixel layer only" in done.stdout, done.stderr
+
+
 @pytest.mark.slow
 def test_a_fresh_environment_with_the_core_alone(tmp_path: Path) -> None:
     """A real install of the wheel; needs a package index."""

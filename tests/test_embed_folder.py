@@ -13,7 +13,7 @@ from PIL import Image
 
 import diffmark
 from diffmark import cli
-from diffmark.cli.embed import in_order
+from diffmark.parallel import in_order
 
 
 @pytest.fixture

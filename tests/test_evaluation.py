@@ -20,9 +20,10 @@ from diffmark.attacks.regeneration import compression_attack, diffusion_attacks
 from diffmark.baselines.base import Method
 from diffmark.baselines.diffmark import DiffMark
 from diffmark.cli import app
-from diffmark.cli.evaluate import load_methods
 from diffmark.detection.latent import Detector
+from diffmark.evaluation import names
 from diffmark.evaluation.batches import batches
+from diffmark.evaluation.choice import load_methods
 from diffmark.evaluation.experiments import EXPERIMENTS
 from diffmark.evaluation.experiments.robustness import applies, in_turn
 from diffmark.evaluation.experiments.signal import radial_profile, spectrum
@@ -437,6 +438,10 @@ def test_spectrum_and_its_profile_find_a_wave():
     power = spectrum(wave[None])
     assert power.sum() == pytest.approx((wave**2).sum())  # Parseval
     assert radial_profile(power)[0].argmax() == 4
+
+
+def test_the_names_that_are_checked_early_are_those_of_the_experiments():
+    assert list(EXPERIMENTS) == list(names.EXPERIMENTS)
 
 
 def test_unknown_experiment(harness, tmp_path):

@@ -18,6 +18,7 @@ from diffmark.baselines.base import Method
 from diffmark.cli.evaluate import choose_attacks
 from diffmark.evaluation import plugins
 from diffmark.evaluation.figures.detection import survival
+from diffmark.evaluation.names import ATTACK_PLUGINS
 from diffmark.evaluation.report import write_report
 from diffmark.evaluation.rows import WAVES
 from diffmark.evaluation.summary import average, by_attack, comparable, lost, ranking, terminal_tables, words
@@ -124,9 +125,9 @@ def test_methods_and_attacks_plug_in_by_place(mine):
 
 
 def test_what_installed_packages_offer_is_found(monkeypatch, mine):
-    point = plugins.EntryPoint("darker", "my_methods:DARKER", plugins.ATTACKS)
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == plugins.ATTACKS else [])
-    assert plugins.offered(plugins.ATTACKS)["darker"].load() is DARKER
+    point = plugins.EntryPoint("darker", "my_methods:DARKER", ATTACK_PLUGINS)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == ATTACK_PLUGINS else [])
+    assert plugins.offered(ATTACK_PLUGINS)["darker"].load() is DARKER
     assert "darker" in choose_attacks([], None)
 
 

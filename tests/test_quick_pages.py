@@ -1,4 +1,4 @@
-"""The four pages for the first five minutes, executed as far as they can be here."""
+"""The first page and the four for the first five minutes, executed as far as they can be here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(tmp_path, monkeypatch, capsys):
     (tmp_path / "photos").mkdir()
     noise = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
     for name in ("photo.jpg", "photos/a.jpg", "photos/b.jpg"):
-        Image.fromarray(noise).resize((256, 192)).save(name)
+        Image.fromarray(noise).resize((512, 384)).save(name)
 
     def run(name):
         names = {}
@@ -45,6 +45,14 @@ def page(tmp_path, monkeypatch, capsys):
         return names, capsys.readouterr().out
 
     return run
+
+
+def test_start(page):
+    """In the order of the page: a registry, its operator key, an account that is named."""
+    names, said = page("start.md")
+    assert names["found"].verdict == "marked"
+    assert "shared.png: user-42, family-wise error" in said
+    assert re.search(r"operator key \w{8}, from .+operator.keys\s*$", said)
 
 
 def test_photographs(page):

@@ -49,7 +49,7 @@ def test_issue_and_identify_in_two_lines() -> None:
     assert principal == "user-42"
     answer = run("identify", "--bits", key)
     assert answer.startswith(f"{key}: user-42, family-wise error 5.4e-20")
-    assert "1 keys, hard ranking" in answer
+    assert "1 key, hard ranking" in answer
 
 
 def test_no_match_is_exit_code_1() -> None:
@@ -109,6 +109,14 @@ def test_identify_reads_images(tmp_path: Path) -> None:
 def test_nothing_to_identify_is_an_error() -> None:
     with pytest.raises(ValueError, match="give an image"):
         runner.invoke(app, ["identify"], catch_exceptions=False)
+
+
+def test_who_reads_makes_no_registry(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'mistyped.db'}"
+    for words in (["identify", "--bits", "0123456789abcdef"], ["keys", "list"], ["registry", "verify"]):
+        with pytest.raises(FileNotFoundError, match="mistyped.db: there is no registry"):
+            runner.invoke(app, [*words, "--registry", url], catch_exceptions=False)
+    assert not list(tmp_path.glob("mistyped*"))
 
 
 def test_keys_from_a_file_with_context_and_expiry(tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ ATTACKS = {
     "mirrored": ("flip", 1.0),
 }
 OTHERS = 1_000_000
-CAPTION = "quality: SSIMULACRA2 of the mark; wrong: of 64 bits; error: chance of a false match among all keys"
+CAPTION = (
+    "quality: SSIMULACRA2 of the mark; wrong: of 64 bits; error: probability of a false match among all keys"
+)
 MARK = ".diffmark-demo"  # tells a folder that the demonstration made, and may make anew
 
 
@@ -130,8 +132,8 @@ def summary(cases: list[Case], others: int) -> Table:
             wrong = int((found.bits != from_hex(case.secret, len(found.bits))).sum())
             named = answer.verdict.principal or "nobody"
             quality = f"{case.ssimulacra2:.0f}" if name == "marked" else ""
-            chance = f"{answer.verdict.family_wise:.2g}"
-            table.add_row(case.account, name, quality, str(wrong), found.reader, named, chance)
+            error = f"{answer.verdict.family_wise:.2g}"
+            table.add_row(case.account, name, quality, str(wrong), found.reader, named, error)
     return table
 
 

@@ -1,4 +1,4 @@
-"""Files with keys and secrets: made for their owner alone, refused if others can read them."""
+"""Files with keys and secrets: where they lie, made for their owner alone, refused if others can read them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import IO, Any
 
 PRIVATE = 0o600
+
+
+def data_folder() -> Path:
+    """The user's own folder of DiffMark: operator keys, the registry, feedback, unless other places are named."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "diffmark"
 
 
 def is_private(path: Path) -> bool:

@@ -42,6 +42,7 @@ class Settings:
     device: str | None = None
     key: str | None = None  # operator keys as --key names them: a file or a command, never a key
     key_ids: tuple[str, ...] = ()  # that a worker has to find there
+    search: bool = True  # for turned, cropped and framed pictures
 
 
 class Worker:
@@ -59,6 +60,7 @@ class Worker:
             settings.codec,
             settings.vae,
             ring,
+            search=settings.search,
             fpr=settings.fpr,
             device=settings.device,
             batch_size=settings.batch_size,

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from diffmark.cli.detect import ReaderName
 from diffmark.cli.marks import KeyFile, ring_for, tell_key
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
+from diffmark.cli.readers import BatchSize, Device, Plain, ReaderName, Vae
 
 
 def bulk(
@@ -25,16 +25,15 @@ def bulk(
     out: Annotated[str, typer.Option(help="Folder of Parquet files for the rows; a path or URL.")],
     codec: ReaderName = "auto",
     key: KeyFile = None,
-    vae: Annotated[
-        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
-    ] = None,
+    plain: Plain = False,
+    vae: Vae = None,
     fpr: Annotated[float, typer.Option(help="False-positive rate of verdicts.")] = 1e-3,
     run_fpr: Annotated[
         float | None,
         typer.Option(help="Chance of a single false verdict in the whole run; sets --fpr by its images."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images decoded at once.")] = 8,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
+    batch_size: BatchSize = 8,
+    device: Device = None,
     workers: Annotated[
         int, typer.Option(min=0, help="Decoders on Ray (RAY_ADDRESS, or this machine); 0: in this process.")
     ] = 0,
@@ -53,25 +52,27 @@ def bulk(
     What cannot be read gets a row with the reason. A bulk run that was stopped in any way goes on where it was when
     the same command is given again. Exit code 0: done; 2: an error.
     """
+    from diffmark.bulk.sources import find
+
+    shards, total = find(place, column, out)
+
     from diffmark.bulk.results import count_rows
     from diffmark.bulk.run import detect_all
-    from diffmark.bulk.sources import find
     from diffmark.bulk.worker import Settings
     from diffmark.progress import track
     from diffmark.registry.answers import RATE
     from diffmark.statistics import per_try
 
-    shards, total = find(place, column, out)
     if run_fpr is not None:
         if total is None:
             raise ValueError("--run-fpr needs to know how many images there are: give files, not containers")
         fpr = per_try(run_fpr, max(total, 1))
     counts: Counter[str] = Counter()
     start = time.monotonic()
-    with opened(registry, actor, index=True) if registry else nullcontext() as keys:
+    with opened(registry, actor, existing=True, index=True) if registry else nullcontext() as keys:
         ring = ring_for(keys, key)
         tell_key(ring)
-        settings = Settings(codec, vae, fpr, batch_size, device, key, ring.ids)
+        settings = Settings(codec, vae, fpr, batch_size, device, key, ring.ids, search=not plain)
         made = detect_all(shards, out, settings, registry=keys, workers=workers, top=top, reason=reason)
         for count in track((one for part in made for one in part.elements()), "detecting", total):
             counts[count] += 1

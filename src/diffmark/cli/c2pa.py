@@ -11,6 +11,7 @@ import typer
 
 from diffmark.cli.marks import KeyFile, ring_for
 from diffmark.cli.opening import Actor, Commands, Json, Reason, Url, opened, show
+from diffmark.cli.readers import Device, Plain, ReaderName, Vae, open_reader
 
 if TYPE_CHECKING:
     from diffmark.c2pa import ManifestSigner
@@ -57,11 +58,11 @@ def inspect(
 def recover(
     image: Annotated[Path, typer.Argument(help="An image whose metadata was stripped.")],
     out: Annotated[Path, typer.Option(help="File for the manifest (.c2pa).")],
-    codec: Annotated[str, typer.Option(help="auto, pixel, or a latent codec's name or folder.")] = "auto",
+    codec: ReaderName = "auto",
     key: KeyFile = None,
-    vae: Annotated[
-        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
-    ] = None,
+    plain: Plain = False,
+    vae: Vae = None,
+    device: Device = None,
     url: Url = None,
     actor: Actor = None,
     reason: Reason = "",
@@ -70,10 +71,8 @@ def recover(
 
     Exit code 0: written; 1: no manifest is known for what the image carries; 2: an error.
     """
-    from diffmark.detection.joint import open_detector
-
-    with opened(url, actor) as registry:
-        detection = open_detector(codec, vae, ring_for(registry, key)).detect(image)
+    with opened(url, actor, existing=True) as registry:
+        detection = open_reader(codec, vae, ring_for(registry, key), plain, device=device).detect(image)
         names = registry.manifests.of(registry.identify(detection, reason=reason))
         data = registry.manifests.get(names[0][0]) if names else None
     if data is None:

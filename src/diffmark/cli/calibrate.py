@@ -17,7 +17,10 @@ def calibrate(
         str, typer.Option(help="Your model: a pipeline's or autoencoder's folder, or a hub id.")
     ],
     codec: Annotated[str, typer.Option(help="A codec for the model's latents: name, folder, or hub id.")],
-    images: Annotated[Path, typer.Option(help="Folder of pictures of the kind that you generate.")],
+    images: Annotated[
+        Path,
+        typer.Option(help="Folder of pictures of the kind that you generate.", exists=True, file_okay=False),
+    ],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the calibrated codec; CODEC-calibrated by default.")
     ] = None,
@@ -51,8 +54,6 @@ def calibrate(
     from diffmark.latent.vae import load_vae
     from diffmark.progress import track
 
-    if not images.is_dir():
-        raise ValueError(f"{images}: no such folder")
     paths = list(expand([str(images)], []))[:count]
     if paths:
         check_negatives(len(paths) * (crops + OTHERS))  # before minutes of work

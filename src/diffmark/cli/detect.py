@@ -7,25 +7,13 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from diffmark.cli.marks import KeyFile, tell_key
+from diffmark.cli.marks import KeyFile
 from diffmark.cli.payloads import read_scheme
-
-if TYPE_CHECKING:
-    from diffmark.detection.joint import JointDetector
-    from diffmark.detection.latent import Detector
-    from diffmark.detection.pixel import PixelDetector
-    from diffmark.keys.ring import RingLike
-
-ReaderName = Annotated[
-    str,
-    typer.Option(
-        help="auto (the pixel layer, then a latent codec), pixel, or a latent codec's name or folder."
-    ),
-]
+from diffmark.cli.readers import BatchSize, Device, Plain, ReaderName, Vae, open_reader
 
 
 def detect(
@@ -34,22 +22,16 @@ def detect(
     ],
     codec: ReaderName = "auto",
     key: KeyFile = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Do not search for turned, cropped or framed pictures.")
-    ] = False,
-    vae: Annotated[
-        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
-    ] = None,
+    plain: Plain = False,
+    vae: Vae = None,
     secret: Annotated[
         list[str] | None, typer.Option(help="Hex of a secret to look for, or @FILE; may be repeated.")
     ] = None,
     payload_key: Annotated[Path | None, typer.Option(help="File with the key of payloads to verify.")] = None,
     payload_bits: Annotated[str, typer.Option(help="Bits of account, nonce and check.")] = "20,13,12",
     fpr: Annotated[float, typer.Option(help="False-positive rate that a verdict is stated at.")] = 1e-3,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images a latent codec decodes at once.")] = 8,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, mps, for latent codecs; the best there is by default.")
-    ] = None,
+    batch_size: BatchSize = 8,
+    device: Device = None,
     maps: Annotated[
         Path | None, typer.Option(help="Folder for a picture of each image that shows where the mark is.")
     ] = None,
@@ -72,19 +54,6 @@ def detect(
     if maps:
         outcomes = mapped(outcomes, paths, detector, maps)
     raise typer.Exit(report(outcomes, paths, as_json))
-
-
-def open_reader(
-    codec: str, vae: str | None, key: RingLike, plain: bool = False, **options: Any
-) -> PixelDetector | JointDetector | Detector:
-    """The detector that a command's options name; which operator key it reads with is said."""
-    from diffmark.detection.joint import open_detector
-    from diffmark.keys.ring import as_ring
-
-    ring = as_ring(key)
-    detector = open_detector(codec, vae, ring, search=not plain, **options)
-    tell_key(ring)
-    return detector
 
 
 def mapped(outcomes: Iterator[Any], paths: list[Path], detector: Any, folder: Path) -> Iterator[Any]:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 import sys
-import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from diffmark.cli.c2pa import Chain, Disclose, PrivateKey, disclosing, signing
+from diffmark.cli.markers import FORMATS, latent_marker, pixel_marker
 from diffmark.cli.marks import (
     DEFAULT_BITS,
     Account,
@@ -34,14 +31,9 @@ from diffmark.cli.marks import (
 )
 from diffmark.cli.opening import Actor, Url, opened
 from diffmark.cli.payloads import read_scheme
+from diffmark.cli.readers import Vae
+from diffmark.parallel import cores, in_order, one_at_a_time
 from diffmark.records import RECORDS, append_record
-
-if TYPE_CHECKING:
-    from diffmark.keys.ring import KeyRing
-
-FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".gif": "GIF"}
-QUALITY = 95  # of lossy formats; PNG takes no notice
-SEEN_PSNR = 30.0  # dB, below which the mark of a latent codec is seen by anybody
 
 
 class Format(str, Enum):
@@ -73,9 +65,7 @@ def embed(
             "as the picture needs.",
         ),
     ] = None,
-    vae: Annotated[
-        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
-    ] = None,
+    vae: Vae = None,
     strength: Annotated[
         float | None, typer.Option(help="Scale of a latent codec's mark; 1 by default.")
     ] = None,
@@ -108,23 +98,21 @@ def embed(
     paths = list(expand(images, sys.stdin))
     targets = _targets(paths, out, format)
     scheme = read_scheme(payload_key, payload_bits, 64) if codec == "pixel" else None
-    check_choice(secret, principal, scheme, account if codec == "pixel" else None)
+    check_choice(secret, principal, payload_key, account)
     asked = disclosing(c2pa_cert, c2pa_key, disclose)  # a bad certificate is said before any work
     if asked and asked.provider and any(target.suffix.lower() == ".gif" for target in targets):
         raise typer.BadParameter("disclosures go into PNG, JPEG and WebP: give --format")
-    code = 0
+    counts: Counter[str] = Counter()
     with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:
         ring = ring_for(keys, key)
-        marker = (
-            _pixel_marker(ring, quality, vae, strength)
-            if codec == "pixel"
-            else _latent_marker(codec, vae, strength, ring)
-        )
-        if codec != "pixel":
+        if codec == "pixel":
+            marker = pixel_marker(ring, quality, vae, strength)
+        else:
+            marker = latent_marker(codec, vae, strength, ring)
             scheme = read_scheme(payload_key, payload_bits, marker.length)
-            check_choice(secret, principal, scheme, account)
         tell_key(ring)
-        finish = one_at_a_time(signing(keys, asked))
+        sign = signing(keys, asked)
+        finish = one_at_a_time(sign) if sign else None
         if finish and keys is not None and principal is None:
             if secret == "random":
                 raise typer.BadParameter(
@@ -148,20 +136,25 @@ def embed(
             for job, result in track(done, "marking", len(paths)):
                 record: dict[str, Any] = {"source": str(job.path), "file": str(job.target)}
                 if job.bits is None:
+                    counts["there already"] += 1
                     record["skipped"], line = "there already", f"{job.target}  skipped: there already"
                 elif isinstance(result, (ImageError, OSError)):
                     if principal is not None and keys is not None:
                         keys.revoke(key=to_hex(job.bits), reason="its image was not marked")
-                    code, record = 2, {"source": str(job.path), "error": str(result)}
+                    counts["failed"] += 1
+                    record = {"source": str(job.path), "error": str(result)}
                     line = f"{job.path}  error: {str(result).removeprefix(f'{job.path}: ')}"
                 elif isinstance(result, BaseException):
                     raise result
                 else:
+                    counts["marked"] += 1
                     record |= {**result, "account": account, "principal": principal}
                     line = f"{job.target}  secret {to_hex(job.bits)}{marker.words(record)}"
                     append_record(job.target.parent / RECORDS, record)
                 typer.echo(json.dumps(record) if as_json else line)
-    raise typer.Exit(code)
+    if len(paths) > 1:
+        typer.echo(", ".join(f"{count} {what}" for what, count in counts.items()), err=True)
+    raise typer.Exit(2 if counts["failed"] else 0)
 
 
 @dataclass(frozen=True)
@@ -171,134 +164,6 @@ class _Job:
     path: Path
     target: Path
     bits: Any
-
-
-def one_at_a_time(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """The same function for several threads, where it is not made for them."""
-    if function is None:
-        return None
-    lock = threading.Lock()
-
-    def run(*args: Any) -> Any:
-        with lock:
-            return function(*args)
-
-    return run
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def in_order(
-    work: Callable[[Any], Any], jobs: Iterable[Any], workers: int
-) -> Iterator[tuple[Any, Any | BaseException]]:
-    """Jobs and what `work` gave or raised, in their order; a few ahead are at work on so many threads.
-
-    Most of the time is spent inside numpy, scipy and Pillow, which let other threads run.
-    """
-    ahead: deque[tuple[Any, Future[Any]]] = deque()
-    with ThreadPoolExecutor(workers) as pool:
-        for job in jobs:
-            ahead.append((job, pool.submit(work, job)))
-            if len(ahead) > workers:
-                first, future = ahead.popleft()
-                yield first, future.exception() or future.result()
-        for first, future in ahead:
-            yield first, future.exception() or future.result()
-
-
-class _Marker:
-    """Marks one file after another: `mark` gives the picture, its source and what to record."""
-
-    def __init__(self, length: int, mark: Callable[[Path, Any], tuple[Any, Any, dict[str, Any]]]) -> None:
-        self.length, self._mark = length, mark
-
-    def write(
-        self, path: Path, bits: Any, target: Path, finish: Callable[..., dict[str, Any]] | None
-    ) -> dict[str, Any]:
-        image, picture, record = self._mark(path, bits)
-        return record | _write(image, picture, target, bits, finish)
-
-    @staticmethod
-    @contextmanager
-    def quiet() -> Iterator[None]:
-        """No warnings about marks: notes are printed instead. For all threads, as warnings are."""
-        import warnings
-
-        from diffmark.pixel.codec import MarkWarning
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MarkWarning)
-            yield
-
-    @staticmethod
-    def words(record: dict[str, Any]) -> str:
-        """What was reached, for people."""
-        notes = "".join(f"\n  note: {note}" for note in record["notes"])
-        bits = f"{record['bits_read']} of {record['bits']} bits read back"
-        if "ssimulacra2" in record:
-            return f"  SSIMULACRA2 {record['ssimulacra2']:.1f}, {bits}{notes}"
-        return (
-            f"  PSNR {'infinite' if record['psnr'] is None else round(record['psnr'], 1)} dB, {bits}{notes}"
-        )
-
-
-def _pixel_marker(ring: KeyRing, quality: float | None, vae: str | None, strength: float | None) -> _Marker:
-    from diffmark.images import read_image
-    from diffmark.pixel.animation import Animation, mark_animation
-    from diffmark.pixel.codec import PixelCodec
-
-    if vae is not None or strength is not None:
-        raise typer.BadParameter("--vae and --strength are for latent codecs: the pixel layer has --quality")
-    codec = PixelCodec(ring.current)
-
-    def mark(path: Path, bits: Any) -> tuple[Any, Any, dict[str, Any]]:
-        animation = Animation.open(path)
-        if animation is not None:
-            frames, marked = mark_animation(animation, codec, bits, quality)
-            return frames, animation, marked
-        picture = read_image(path)
-        found = codec.embed(picture, bits, quality)
-        return found.image, picture, found.to_dict()
-
-    return _Marker(codec.length, mark)
-
-
-def _latent_marker(codec: str, vae: str | None, strength: float | None, ring: KeyRing) -> _Marker:
-    from diffmark.detection.latent import Detector
-    from diffmark.images import read_image
-    from diffmark.mark.image import embed as mark_latent
-    from diffmark.metrics import psnr
-    from diffmark.secret import to_hex
-
-    detector = Detector.from_pretrained(codec, vae, ring=ring)
-    dose = 1.0 if strength is None else strength
-
-    def mark(path: Path, bits: Any) -> tuple[Any, Any, dict[str, Any]]:
-        picture = read_image(path)
-        image = mark_latent(picture, detector.codec, detector.vae, bits, dose)
-        reached, read = psnr(picture.image, image), detector.detect(image, to_hex(bits)).matches or 0
-        notes = [*picture.notes]
-        if reached < SEEN_PSNR:
-            notes.append(f"PSNR {reached:.1f} dB: the mark is seen by anybody; --codec pixel is not")
-        if dose == 0:
-            notes.append("a strength of 0 writes no mark: the picture is not marked")
-        elif read < detector.length:
-            notes.append(
-                f"{read} of {detector.length} bits are read back: this picture may not be found again"
-            )
-        record = {"secret": to_hex(bits), "strength": dose, "key_id": ring.current.id}
-        record |= {
-            "psnr": None if math.isinf(reached) else round(reached, 2),
-            "bits_read": read,
-            "bits": detector.length,
-            "notes": notes,
-        }
-        return image, picture, record
-
-    return _Marker(detector.length, mark)
 
 
 def _targets(paths: list[Path], out: Path, format: Format | None) -> list[Path]:
@@ -330,23 +195,3 @@ def _suffix(path: Path, format: Format | None) -> str:
     if format:
         return f".{format.value}"
     return path.suffix if path.suffix.lower() in FORMATS else ".png"
-
-
-def _write(
-    image: Any, picture: Any, target: Path, bits: Any, finish: Callable[..., dict[str, Any]] | None
-) -> dict[str, Any]:
-    """Write a marked image with its source's metadata, and sign it; it is complete before it takes its place."""
-    from diffmark.metadata import save_with_metadata
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial, name = target.with_name(f"{target.name}.part"), FORMATS[target.suffix.lower()]
-    try:
-        if isinstance(image, list):  # frames
-            picture.save(image, partial, name)
-        else:
-            save_with_metadata(image, picture, partial, name, QUALITY)
-        added = finish(partial, bits, f"image/{name.lower()}", Path(picture.source)) if finish else {}
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return added

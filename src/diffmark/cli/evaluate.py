@@ -8,25 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-CLASSIC = ("dwtDct", "dwtDctSvd", "rivaGan", "blindWatermark")
-SAMPLING = ("tree-ring", "ring-id", "shallow-diffuse", "gaussian-shading", "prc")
-TRAINED = ("stegastamp", "stable-signature", "aqualora")
-EXPERIMENTS = (
-    "clean",
-    "false_positives",
-    "robustness",
-    "strength",
-    "keys",
-    "transfer",
-    "latency",
-    "identification",
-    "averaging",
-    "collusion",
-    "forgery",
-    "signal",
-    "ablations",
-)
-LAYERS = ("diffmark", "diffmark-pixel", "diffmark-both")
+from diffmark.evaluation.names import EXPERIMENTS, check_experiments, check_methods
 
 
 def evaluate(
@@ -95,8 +77,18 @@ def evaluate(
     ),
 ) -> None:
     """Measure methods on one model in one run; a run that was stopped goes on where it was."""
-    if unknown := set(experiments) - {"all", *EXPERIMENTS}:
-        raise ValueError(f"no experiment {min(unknown)!r}; there are {', '.join(EXPERIMENTS)}")
+    names = list(EXPERIMENTS) if experiments == ["all"] else experiments
+    check_experiments(names)
+    check_methods(methods)
+
+    from diffmark.evaluation.choice import (
+        choose_attacks,
+        few_steps,
+        load_attacks,
+        load_methods,
+        load_siblings,
+        quiet_pipeline,
+    )
     from diffmark.evaluation.harness import Extent, Harness
     from diffmark.evaluation.image_model import ImageModel
     from diffmark.evaluation.report import write_report
@@ -123,7 +115,6 @@ def evaluate(
         training=training,
     )
     harness.attacks = choose_attacks(load_attacks(harness, surrogate), attacks)
-    names = list(EXPERIMENTS) if experiments == ["all"] else experiments
     costs, seconds = Costs(cache / "times.json"), None if minutes is None else 60 * minutes
     if estimate or seconds is None:  # counting takes a while itself: a run with a budget does without
         counts = count_work(names, harness)
@@ -187,137 +178,3 @@ def show_estimate(counts: Any, costs: Any) -> None:
     unknown = sorted({what for row in rows for what in row["never_timed"]})
     if unknown:
         typer.echo(f"never timed here, taken as 0.1 s: {', '.join(unknown)}; run with --quick first")
-
-
-def quiet_pipeline(model: str) -> Any:
-    """A pipeline that leaves the progress bar to the evaluation."""
-    from diffmark.mark.loading import load_pipeline
-
-    pipe = load_pipeline(model)
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
-
-
-def few_steps(pipe: Any, sampling: Any) -> Any:
-    """Four steps for a consistency model, whatever the others take."""
-    from dataclasses import replace
-
-    return replace(sampling, steps=4) if type(pipe.scheduler).__name__ == "LCMScheduler" else sampling
-
-
-def load_siblings(names: str | None, model: str) -> dict[str, Any]:
-    """Other models of the family by name."""
-    from diffmark.mark.loading import is_embedded
-    from diffmark.vista import model_names
-
-    if names is None:
-        chosen = [name for name in model_names() if name != model] if is_embedded(model) else []
-    else:
-        chosen = [name for name in names.split(",") if name]
-    return {name: quiet_pipeline(name) for name in chosen}
-
-
-def load_attacks(harness: Any, surrogate: str | None) -> list[Any]:
-    """Attacks that use a model: regeneration by compression and by a surrogate, gradients."""
-    from diffmark.attacks.adversarial import against_features, against_margins, against_vae
-    from diffmark.attacks.regeneration import compression_attack, diffusion_attacks
-
-    attacks = [compression_attack()]
-    pipes = {name: model.pipe for name, model in harness.siblings.items()}
-    pipes = {name: pipe for name, pipe in pipes.items() if type(pipe.scheduler).__name__ != "LCMScheduler"}
-    if surrogate is not None:
-        pipes = {surrogate: pipes.get(surrogate) or quiet_pipeline(surrogate)}
-    if pipes:
-        name = next(iter(pipes))
-        attacks += diffusion_attacks(pipes[name], name)
-    else:
-        typer.echo(
-            "regen_diffusion and rinse_2x are left out: no other model of the family; name a --surrogate",
-            err=True,
-        )
-    backbone = harness.backbone
-    attacks += [against_margins(method) for method in harness.methods if method.has_gradients]
-    return [
-        *attacks,
-        against_vae(harness.model.pipe.vae),
-        against_features(backbone.pooled, backbone.name, backbone.weights),
-    ]
-
-
-def choose_attacks(with_models: list[Any], names: str | None) -> dict[str, Any]:
-    """Attacks of the package, of installed plug-ins and by place; only those that are named, if any are."""
-    from diffmark.attacks import ATTACKS
-    from diffmark.evaluation import plugins
-
-    listed = [*ATTACKS.values(), *with_models]
-    for name, point in plugins.offered(plugins.ATTACKS).items():
-        listed += plugins.as_attacks(point.load(), name)
-    wanted = names.split(",") if names else []
-    named = [name for name in wanted if ":" not in name]
-    for place in (name for name in wanted if ":" in name):
-        own = plugins.as_attacks(plugins.load_object(place), place)
-        listed += own
-        named += [attack.name for attack in own]
-    known = dict.fromkeys(attack.name for attack in listed)
-    unknown = [name for name in named if name not in known]
-    if unknown:
-        raise ValueError(f"no attack {unknown[0]!r}; there are {', '.join(known)}")
-    chosen = [attack for attack in listed if not named or attack.name in named]
-    return {f"{attack.name} {attack.against or ''}".strip(): attack for attack in chosen}
-
-
-def load_methods(names: str, pipe: Any, codec: str, sampling: Any) -> list[Any]:
-    """Methods by name; `diffmark` with the codec's own injection, `diffmark-late` and so on with another."""
-    from diffmark.baselines.aqualora import AquaLora
-    from diffmark.baselines.classic import BlindWatermark, InvisibleWatermark
-    from diffmark.baselines.diffmark import DiffMark
-    from diffmark.baselines.gaussian_shading import GaussianShading
-    from diffmark.baselines.layers import BothLayers, PixelLayer
-    from diffmark.baselines.prc import PseudorandomCode
-    from diffmark.baselines.ring_id import RingID
-    from diffmark.baselines.shallow_diffuse import ShallowDiffuse
-    from diffmark.baselines.stable_signature import StableSignature
-    from diffmark.baselines.stegastamp import StegaStamp
-    from diffmark.baselines.tree_ring import TreeRing
-    from diffmark.detection.latent import Detector
-    from diffmark.evaluation import plugins
-
-    detector = Detector.from_pretrained(codec)
-    chosen: list[Any] = []
-    classes = (TreeRing, RingID, ShallowDiffuse, GaussianShading, PseudorandomCode, StableSignature, AquaLora)
-    on_pipe: dict[str, Any] = {method.name: method for method in classes}
-    extra = plugins.offered(plugins.METHODS)
-    rivals = (*SAMPLING, *TRAINED, *CLASSIC, *extra)
-
-    def load(name: str) -> Any:
-        if ":" in name:
-            return plugins.make_method(plugins.load_object(name), pipe, sampling, name)
-        if name in extra:
-            return plugins.make_method(extra[name].load(), pipe, sampling, name)
-        if name == "diffmark-both":
-            return BothLayers(DiffMark(pipe, detector, sampling))
-        if name.startswith("diffmark-pixel"):
-            return PixelLayer(quality=float(name.partition("@")[2]) if "@" in name else None)
-        if name == "diffmark" or name.startswith("diffmark-"):
-            mode = name.removeprefix("diffmark").removeprefix("-")
-            injection = detector.codec.dosing.in_mode(mode) if mode else None
-            return DiffMark(pipe, detector, sampling, injection)
-        if name in on_pipe:
-            return on_pipe[name](pipe, sampling)
-        if name == StegaStamp.name:
-            return StegaStamp()
-        if name in CLASSIC:
-            return BlindWatermark() if name == "blindWatermark" else InvisibleWatermark(name)
-        known = ", ".join(
-            (*LAYERS, "diffmark-<mode>", "diffmark-pixel@<SSIMULACRA2>", *rivals, "module:Class")
-        )
-        raise ValueError(f"no method {name!r}; there are {known}")
-
-    if names != "all":
-        return [load(name) for name in names.split(",")]
-    for name in (*LAYERS, *rivals):
-        try:
-            chosen.append(load(name))
-        except (ImportError, FileNotFoundError) as error:
-            typer.echo(f"{name} is left out: {error}", err=True)
-    return chosen

@@ -45,7 +45,7 @@ def find(
     from diffmark.registry.fingerprints import Fingerprints
 
     missing = False
-    with opened(url, actor, cache=False) as registry:
+    with opened(url, actor, existing=True, cache=False) as registry:
         kept = Fingerprints(registry)
         for image in images:
             match = kept.find(image, reason)

@@ -79,24 +79,25 @@ def generate(
 ) -> None:
     """Generate images that carry a secret."""
     from diffmark.keys.ring import as_ring
+    from diffmark.pixel.codec import PixelCodec
 
     texts = _prompts(prompt, prompts)
-    if codec is not None and layers is Layers.pixel:
-        raise typer.BadParameter("the pixel layer alone needs no latent codec: leave out --codec or --layers")
     as_ring(key)  # a bad key is said before any work
     asked = disclosing(c2pa_cert, c2pa_key, disclose)  # so is a bad certificate
+    if codec is not None and layers is Layers.pixel:
+        raise typer.BadParameter("the pixel layer alone needs no latent codec: leave out --codec or --layers")
+    check_choice(secret, principal, payload_key, account)
+
     from diffmark.latent.codec import Codec
     from diffmark.latent.vae import check_family, codec_for
     from diffmark.mark.generation import ImageSpec, Sampling, generate_into
     from diffmark.mark.loading import default_guidance, default_steps, load_pipeline
-    from diffmark.pixel.codec import PixelCodec
     from diffmark.progress import track
 
     pixel = PixelCodec() if layers is not Layers.generation else None
     loaded = Codec.from_pretrained(codec) if codec else None
     length = loaded.config.length if loaded else PixelCodec().length
     scheme = read_scheme(payload_key, payload_bits, length)
-    check_choice(secret, principal, scheme, account)
     pipe = load_pipeline(model, device)
     pipe.set_progress_bar_config(disable=True)
     if loaded is not None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diffmark.cli.detect import ReaderName, open_reader
 from diffmark.cli.marks import KeyFile, ring_for
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
+from diffmark.cli.readers import BatchSize, Device, Plain, ReaderName, Vae, open_reader
 
 if TYPE_CHECKING:
-    from diffmark.keys.ring import RingLike
+    from diffmark.detection.joint import AnyDetector
     from diffmark.registry import Identification
 
 
@@ -37,9 +38,10 @@ def identify(
     ] = False,
     codec: ReaderName = "auto",
     key: KeyFile = None,
-    vae: Annotated[
-        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
-    ] = None,
+    plain: Plain = False,
+    vae: Vae = None,
+    batch_size: BatchSize = 8,
+    device: Device = None,
     registry: Url = None,
     actor: Actor = None,
     reason: Reason = "",
@@ -53,10 +55,13 @@ def identify(
     """
     from diffmark.private import given
 
+    if not images and not bits:
+        raise ValueError("give an image, a folder, a file of logits, or --bits HEX")
     options: dict[str, Any] = {"rate": None if closed else rate, "reason": reason}
-    with opened(registry, actor) as opened_registry:
+    with opened(registry, actor, existing=True) as opened_registry:
         ring = ring_for(opened_registry, key)
-        found = list(read(images or [], codec, vae, ring))
+        reader = partial(open_reader, codec, vae, ring, plain, device=device, batch_size=batch_size)
+        found = list(read(images or [], reader))
         if not found and not bits:
             raise ValueError("give an image, a folder, a file of logits, or --bits HEX")
         sources = [(name, values) for name, values in found if values is not None]
@@ -74,7 +79,7 @@ def identify(
     raise typer.Exit(2 if unreadable else 0 if all(result.verdict for result in results) else 1)
 
 
-def read(names: list[str], codec: str, vae: str | None, key: RingLike) -> Iterator[tuple[str, Any]]:
+def read(names: list[str], reader: Callable[[], AnyDetector]) -> Iterator[tuple[str, Any]]:
     """(name, Detection or logits (64, 2)) of every image or row of a logits file; None for what cannot be read."""
     from diffmark.cli.detect import expand
     from diffmark.progress import track
@@ -87,7 +92,7 @@ def read(names: list[str], codec: str, vae: str | None, key: RingLike) -> Iterat
     if pictures:
         from diffmark.images import ImageError
 
-        outcomes = open_reader(codec, vae, key).scan(pictures)
+        outcomes = reader().scan(pictures)
         for path, outcome in zip(pictures, track(outcomes, "reading", len(pictures)), strict=True):
             if isinstance(outcome, ImageError):
                 typer.echo(f"error: {outcome}", err=True)
@@ -140,4 +145,5 @@ def report(names: list[str], results: list[Identification], as_json: bool) -> No
             for candidate in result.candidates
         ]
         show(rows, False)
-        typer.echo(f"{result.keys} keys, {'soft' if result.soft else 'hard'} ranking, by {result.path}\n")
+        keys = f"{result.keys} key{'' if result.keys == 1 else 's'}"
+        typer.echo(f"{keys}, {'soft' if result.soft else 'hard'} ranking, by {result.path}\n")

@@ -25,11 +25,17 @@ def info(
 
 
 def describe_installation() -> dict[str, Any]:
-    from diffmark.latent.device import find_device
+    from importlib.util import find_spec
+
     from diffmark.latent.files import bundled_codecs
     from diffmark.provenance import versions
 
-    return {**versions(), "device": find_device(), "codecs": bundled_codecs() or ["none bundled"]}
+    device = "pixel layer only: latent codecs need the extra `diffusion`"
+    if find_spec("torch"):
+        from diffmark.latent.device import find_device
+
+        device = find_device()
+    return {**versions(), "device": device, "codecs": bundled_codecs() or ["none bundled"]}
 
 
 def describe_codec(source: str) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def revoke(
     reason: Reason = "",
 ) -> None:
     """End the use of a key, or of all keys of an account; images that carry it are still identified."""
-    with opened(registry, actor) as opened_registry:
+    with opened(registry, actor, existing=True) as opened_registry:
         count = opened_registry.revoke(key=_given(key), principal=principal, reason=reason)
     typer.echo(f"revoked {count}")
 
@@ -78,7 +78,7 @@ def expire(
     reason: Reason = "",
 ) -> None:
     """Set when a key, or all keys of an account, expire."""
-    with opened(registry, actor) as opened_registry:
+    with opened(registry, actor, existing=True) as opened_registry:
         count = opened_registry.expire(moment(when) or 0, key=_given(key), principal=principal, reason=reason)
     typer.echo(f"set for {count}")
 
@@ -94,7 +94,7 @@ def list_keys(
     as_json: Json = False,
 ) -> None:
     """Print keys in the order of issue."""
-    with opened(registry, actor) as opened_registry:
+    with opened(registry, actor, existing=True) as opened_registry:
         keys = opened_registry.list_keys(principal=principal, after=after, limit=limit, reason=reason)
     rows = [asdict(key) for key in keys]
     if not as_json:
@@ -126,7 +126,7 @@ def export(
     reason: Reason = "",
 ) -> None:
     """Write all keys to a file."""
-    with opened(registry, actor) as opened_registry:
+    with opened(registry, actor, existing=True) as opened_registry:
         from diffmark.registry.exchange import export_keys
 
         count = export_keys(opened_registry, path, reason)
@@ -136,7 +136,7 @@ def export(
 @app.command()
 def stats(registry: Url = None, actor: Actor = None, as_json: Json = False) -> None:
     """Print how many keys there are, and of what status."""
-    with opened(registry, actor) as opened_registry:
+    with opened(registry, actor, existing=True) as opened_registry:
         show(opened_registry.stats(), as_json)
 
 

@@ -54,15 +54,13 @@ def tell_key(ring: KeyRing) -> None:
     typer.echo(str(ring), err=True)
 
 
-def check_choice(
-    secret: str, principal: str | None, scheme: PayloadScheme | None, account: int | None
-) -> None:
+def check_choice(secret: str, principal: str | None, payload_key: Path | None, account: int | None) -> None:
     """Whether these options name one source of secrets."""
-    if (scheme is None) != (account is None):
+    if (payload_key is None) != (account is None):
         raise typer.BadParameter("--payload-key and --account go together")
-    if principal is not None and (secret != "random" or scheme is not None):
+    if principal is not None and (secret != "random" or payload_key is not None):
         raise typer.BadParameter("--principal issues the secret: leave out --secret and --payload-key")
-    if scheme is not None and secret != "random":
+    if payload_key is not None and secret != "random":
         raise typer.BadParameter("a payload makes the secret itself: leave out --secret")
 
 

@@ -55,8 +55,9 @@ class Commands(typer.Typer):
 
 def default_url() -> str:
     """The registry used when none is named."""
-    folder = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return f"sqlite:///{folder / 'diffmark' / 'registry.db'}"
+    from diffmark.private import data_folder
+
+    return f"sqlite:///{data_folder() / 'registry.db'}"
 
 
 @contextmanager
@@ -74,13 +75,25 @@ def plain_errors() -> Iterator[None]:
 
 
 @contextmanager
-def opened(url: str | None, actor: str | None, **options: Any) -> Iterator[Registry]:
-    """The registry, closed again at the end."""
+def opened(url: str | None, actor: str | None, existing: bool = False, **options: Any) -> Iterator[Registry]:
+    """The registry, closed again at the end. It is made if it is not there, unless it has to be `existing`."""
+    url = url or default_url()
+    if existing:
+        check_exists(url)
     with plain_errors():
         from diffmark.registry import Registry
 
-        with Registry.open(url or default_url(), actor=actor, **options) as registry:
+        with Registry.open(url, actor=actor, **options) as registry:
             yield registry
+
+
+def check_exists(url: str) -> None:
+    """A file that was mistyped is not made by those who only want to read it."""
+    path = url.removeprefix("sqlite:///").partition("?")[0]
+    if url.startswith("sqlite:///") and path not in ("", ":memory:") and not Path(path).exists():
+        raise FileNotFoundError(
+            f"{path}: there is no registry; `diffmark registry init`, or the first key that is issued, makes one"
+        )
 
 
 def show(value: Any, as_json: bool) -> None:

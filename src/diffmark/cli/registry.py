@@ -43,7 +43,7 @@ def verify(
 
     Exit code 0: all is as it was written; 1: something is not.
     """
-    with opened(registry, actor, cache=False) as opened_registry:
+    with opened(registry, actor, existing=True, cache=False) as opened_registry:
         result = opened_registry.verify(anchor)
     if as_json:
         show(
@@ -66,7 +66,7 @@ def log(
     as_json: Json = False,
 ) -> None:
     """Print the latest audit entries; this, too, is written down."""
-    with opened(registry, actor, cache=False) as opened_registry:
+    with opened(registry, actor, existing=True, cache=False) as opened_registry:
         entries = opened_registry.log(last)
     rows = [
         {
@@ -92,7 +92,7 @@ def backup(
     reason: Reason = "",
 ) -> None:
     """Write everything to one file, as of one moment, while the registry stays in use."""
-    with opened(registry, actor, cache=False) as opened_registry:
+    with opened(registry, actor, existing=True, cache=False) as opened_registry:
         from diffmark.registry.backup import backup as write_backup
 
         count = write_backup(opened_registry, path, reason)
@@ -143,14 +143,14 @@ def identity(
 @app.command()
 def request(principal: Principal, registry: Url = None, actor: Actor = None, reason: Reason = "") -> None:
     """Ask for approval to resolve a pseudonym (investigator, with --reason)."""
-    with opened(registry, actor, cache=False) as opened_registry:
+    with opened(registry, actor, existing=True, cache=False) as opened_registry:
         typer.echo(f"request {opened_registry.identities.request(principal, reason)}")
 
 
 @app.command()
 def approve(number: int, registry: Url = None, actor: Actor = None, reason: Reason = "") -> None:
     """Approve somebody else's request."""
-    with opened(registry, actor, cache=False) as opened_registry:
+    with opened(registry, actor, existing=True, cache=False) as opened_registry:
         opened_registry.identities.approve(number, reason)
     typer.echo(f"approved request {number}")
 
@@ -166,7 +166,7 @@ def require_approval(role: str, registry: Url = None, actor: Actor = None, reaso
 @app.command()
 def resolve(principal: Principal, registry: Url = None, actor: Actor = None, reason: Reason = "") -> None:
     """Print who is behind a pseudonym (investigator, with --reason)."""
-    with opened(registry, actor, cache=False) as opened_registry:
+    with opened(registry, actor, existing=True, cache=False) as opened_registry:
         typer.echo(opened_registry.identities.resolve(principal, reason))
 
 
@@ -181,7 +181,7 @@ def new_key() -> None:
 @app.command()
 def rotate(registry: Url = None, actor: Actor = None, reason: Reason = "") -> None:
     """Seal all identities anew with the first key of DIFFMARK_IDENTITY_KEYS."""
-    with opened(registry, actor, cache=False) as opened_registry:
+    with opened(registry, actor, existing=True, cache=False) as opened_registry:
         typer.echo(f"sealed {opened_registry.identities.rotate(reason)} anew")
 
 

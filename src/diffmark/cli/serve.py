@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from diffmark.cli.detect import ReaderName
 from diffmark.cli.marks import KeyFile
 from diffmark.cli.opening import Actor, Commands, Json, Url, default_url, opened, plain_errors, show
+from diffmark.cli.readers import BatchSize, Device, Plain, ReaderName, Vae
 
 tokens = Commands(help="Credentials of the HTTP service.", no_args_is_help=True)
 
@@ -23,9 +23,10 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     codec: ReaderName = "auto",
     key: KeyFile = None,
-    vae: Annotated[
-        str | None, typer.Option(help="Autoencoder of a latent codec: a pipeline's folder or hub id.")
-    ] = None,
+    plain: Plain = False,
+    vae: Vae = None,
+    batch_size: BatchSize = 8,
+    device: Device = None,
     fpr: Annotated[float, typer.Option(help="False-positive rate of verdicts.")] = 1e-3,
     model: Annotated[
         str | None,
@@ -77,7 +78,10 @@ def serve(
         port,
         codec=str(codec),
         key=None if key is None else str(key),
+        search=not plain,
         vae=vae,
+        batch_size=batch_size,
+        device=device,
         fpr=fpr,
         model=model,
         public=public,

@@ -11,7 +11,7 @@ from diffmark.cli.opening import Commands
 
 app = Commands(help="Train a codec for a latent space, and look at the run.", no_args_is_help=True)
 
-Config = Annotated[Path, typer.Option(help="The run file, see configs/.")]
+Config = Annotated[Path, typer.Option(help="The run file, see configs/.", exists=True, dir_okay=False)]
 Out = Annotated[
     Path | None, typer.Option(help="The run's folder, runs/NAME by default; a run that is there is resumed.")
 ]

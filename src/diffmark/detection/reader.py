@@ -9,28 +9,25 @@ with queues of its own in between.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from diffmark.detection.decision import Detection, Question
 from diffmark.detection.evidence_map import EvidenceMap
 from diffmark.images import ImageError, ImageLike, Picture
+from diffmark.parallel import cores, on_all_cores
 from diffmark.payload.scheme import PayloadScheme
 from diffmark.secret import SecretLike, as_secrets
 
 if TYPE_CHECKING:
     from diffmark.detection.latent import Detector
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 Rows: TypeAlias = Iterable[np.ndarray]
 
 
@@ -50,7 +47,7 @@ class Reader(ABC):
     payload: PayloadScheme | None
     tries: int
     max_pixels: int
-    chunk: int = max(16, 2 * (os.cpu_count() or 1))  # images that are in memory at a time
+    chunk: int = max(16, 2 * cores())  # images that are in memory at a time
 
     @property
     @abstractmethod
@@ -140,12 +137,3 @@ def better(first: Detection | None, second: Detection) -> Detection:
     p = [1.0 if found.p_value is None else found.p_value for found in (first, second)]
     chosen = second if p[1] < p[0] else first
     return replace(chosen, source=first.source)
-
-
-def on_all_cores(call: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Results of `call` in the order of the items."""
-    workers = min(os.cpu_count() or 1, len(items))
-    if workers < 2:
-        return [call(item) for item in items]
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(call, items))

@@ -16,8 +16,6 @@ from typing import Any
 from diffmark.attacks.base import Attack
 from diffmark.baselines.base import Method
 
-METHODS, ATTACKS = "diffmark.methods", "diffmark.attacks"
-
 
 def offered(group: str) -> dict[str, EntryPoint]:
     """What installed packages offer under a group, by name."""

@@ -13,6 +13,7 @@ from typing import Any
 from diffmark.evaluation.experiments import EXPERIMENTS
 from diffmark.evaluation.harness import Harness, Row
 from diffmark.evaluation.image_model import ImageModel, settings
+from diffmark.evaluation.names import check_experiments
 from diffmark.evaluation.tables import spread
 from diffmark.evaluation.timing import DryCache, WorkCounter
 from diffmark.provenance import provenance
@@ -23,7 +24,7 @@ def run(name: str, harness: Harness, folder: Path, begun: dict[str, Any] | None 
 
     `begun` is the provenance of the run at its start: the command that was typed, versions, the revision.
     """
-    _check(name)
+    check_experiments([name])
     harness.timer.bar.set_description(name)
     rows = list(EXPERIMENTS[name](harness))
     config = {
@@ -61,7 +62,7 @@ def count_work(names: Sequence[str], harness: Harness) -> dict[str, Counter[str]
     dry = replace(harness, model=_dry(harness.model, cache), siblings=siblings)
     counts = {}
     for name in names:
-        _check(name)
+        check_experiments([name])
         timer = WorkCounter()
         for model in (dry.model, *siblings.values()):
             model.timer = timer
@@ -75,11 +76,6 @@ def _dry(model: ImageModel, cache: DryCache) -> ImageModel:
     dry: Any = replace(model)
     dry.__dict__["cache"] = cache  # in place of the cached property
     return dry
-
-
-def _check(name: str) -> None:
-    if name not in EXPERIMENTS:
-        raise ValueError(f"no experiment {name!r}; there are {', '.join(EXPERIMENTS)}")
 
 
 def write_csv(path: Path, rows: list[Row]) -> None:

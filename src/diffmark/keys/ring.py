@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffmark.pixel.keys import KEY_BYTES, PUBLIC_KEY, OperatorKey
-from diffmark.private import check_private, create_private, replace_private
+from diffmark.private import check_private, create_private, data_folder, replace_private
 
 KEY, FILE, COMMAND = "DIFFMARK_KEY", "DIFFMARK_KEY_FILE", "DIFFMARK_KEY_COMMAND"
 PUBLIC, COMMAND_PREFIX = "public", "command:"
@@ -127,8 +127,7 @@ def find_ring() -> KeyRing:
 
 def ring_path() -> Path:
     """Where the operator's ring lies if nothing else is said."""
-    folder = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return folder / "diffmark" / "operator.keys"
+    return data_folder() / "operator.keys"
 
 
 def parse(text: str, origin: str) -> KeyRing:

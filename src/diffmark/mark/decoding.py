@@ -6,9 +6,7 @@ modular pipelines and serving engines, and leaves weights and classes alone.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +19,7 @@ from diffmark.keys.ring import as_ring
 from diffmark.latent.spaces import has_frames
 from diffmark.mark.errors import UnmarkableError
 from diffmark.mark.readback import Verify, check_verify, complain, pictures_of, read_pixels
+from diffmark.parallel import on_all_cores
 from diffmark.pixel.codec import MIN_SIDE, PixelCodec
 from diffmark.pixel.layout import PixelConfig
 from diffmark.pixel.writer import ROUNDS
@@ -159,14 +158,11 @@ class PixelLayer:
         exact = pictures.detach().float()
         shown = (exact / 2 + 0.5).clamp(0, 1).cpu()
 
-        def fit(picture: Tensor, secret: Bits) -> NDArray[np.float32]:
-            residual = self.codec.residual(picture, secret, rounds=self.rounds)
+        def fit(one: tuple[Tensor, Bits]) -> NDArray[np.float32]:
+            residual = self.codec.residual(*one, rounds=self.rounds)
             return residual.transpose(2, 0, 1) / np.float32(127.5)
 
-        with ThreadPoolExecutor(
-            min(len(shown), os.cpu_count() or 1)
-        ) as pool:  # numpy and Pillow let others run
-            residuals = list(pool.map(fit, shown, secrets))
+        residuals = on_all_cores(fit, list(zip(shown, secrets, strict=True)))
         return (exact + exact.new_tensor(np.stack(residuals))).to(pictures.dtype)
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
+from diffmark.parallel import cores
+from diffmark.private import data_folder
 from diffmark.server.limits import Limits
 from diffmark.server.starting import Starting
 
@@ -50,7 +52,10 @@ class Options:
     port: int = 8000
     codec: str = "auto"
     key: str | None = None  # file of the operator key
+    search: bool = True
     vae: str | None = None
+    batch_size: int = 8
+    device: str | None = None
     fpr: float = 1e-3
     model: str | None = None
     public: bool = False
@@ -121,10 +126,18 @@ def build(options: Options) -> FastAPI:
         ring = registry_ring(registry, options.key)
         if options.shared is None:
             print(ring, file=sys.stderr, flush=True)
-        detector = open_detector(options.codec, options.vae, ring, fpr=options.fpr)
+        detector = open_detector(
+            options.codec,
+            options.vae,
+            ring,
+            search=options.search,
+            fpr=options.fpr,
+            device=options.device,
+            batch_size=options.batch_size,
+        )
         limits = Limits()
         limits = replace(limits, requests=max(1, -(-limits.requests // options.workers)))
-        threads = max(1, (os.cpu_count() or 1) // options.workers)
+        threads = max(1, cores() // options.workers)
         service = Service(detector, registry, limits, threads=threads, signing=signing)
         if options.shared is not None:
             from diffmark.server.shared_limits import SharedLimiter
@@ -161,8 +174,7 @@ def _public(service: Service, options: Options) -> Public:
 
 def default_feedback() -> Path:
     """The file of feedback where none is named."""
-    folder = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return folder / "diffmark" / "feedback.jsonl"
+    return data_folder() / "feedback.jsonl"
 
 
 def _painter(service: Service, model: str | None) -> Any:

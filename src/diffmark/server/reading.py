@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from diffmark.detection.decision import Detection, Question
 from diffmark.detection.joint import AnyDetector
 from diffmark.detection.pixel import PixelDetector
 from diffmark.images import Picture
+from diffmark.parallel import cores
 from diffmark.secret import Bits
 from diffmark.server.batching import Batcher, OverloadError
 
@@ -30,7 +30,7 @@ class Reading:
         self.latent = detector.latent
         self.batcher = Batcher(self.latent, capacity) if self.latent else None
         self._places = threading.BoundedSemaphore(capacity)
-        self.threads, self.mean = threads or os.cpu_count() or 1, GUESS
+        self.threads, self.mean = threads or cores(), GUESS
         self._pool = ThreadPoolExecutor(self.threads, "diffmark-pixel")
 
     @property

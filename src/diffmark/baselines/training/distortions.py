@@ -20,7 +20,7 @@ def perspective(pixels: Tensor, strength: float, generator: torch.Generator) -> 
 
 
 def in_a_row(pixels: Tensor, strength: float, generator: torch.Generator) -> Tensor:
-    """StegaStamp's: warp, blur, colour, noise and JPEG one after the other, each as strong as chance has it."""
+    """StegaStamp's: warp, blur, colour, noise and JPEG one after the other, each of random strength."""
 
     def some() -> float:
         return strength * float(torch.rand((), generator=generator))
