@@ -15,8 +15,8 @@ from rich.console import Console
 from diffmark.attacks import ATTACKS
 from diffmark.attacks.base import Attack
 from diffmark.baselines.base import Method
-from diffmark.cli.evaluate import choose_attacks
 from diffmark.evaluation import plugins
+from diffmark.evaluation.choice import choose_attacks
 from diffmark.evaluation.figures.detection import survival
 from diffmark.evaluation.names import ATTACK_PLUGINS
 from diffmark.evaluation.report import write_report
