@@ -22,13 +22,13 @@ from diffmark.server.tokens import grant_token
 WAIT = 240  # seconds; a busy machine takes its time
 
 
-def serve(folder: Path, *options: str):
+def serve(folder: Path, *options: str, codec: str = "pixel"):
     """A service in processes of its own: (process, address)."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "diffmark", "serve", "--registry", f"sqlite:///{folder / 'registry.db'}"]
-    command += ["--actor", "root", "--port", str(port), "--codec", "pixel", *options]
+    command += ["--actor", "root", "--port", str(port), "--codec", codec, *options]
     environment = {**os.environ, "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
@@ -117,7 +117,7 @@ def test_workers_share_their_limits_a_dead_one_is_replaced_and_sigterm_is_gracef
 
 
 def test_a_service_that_cannot_load_ends_with_an_error(folder):
-    process, _ = serve(folder, "--codec", "nosuch")
+    process, _ = serve(folder, codec="nosuch")
     assert process.wait(WAIT) != 0
     assert "nosuch" in (folder / "log").read_text()
 
