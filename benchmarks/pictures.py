@@ -117,6 +117,14 @@ class Run:
                 out.write(json.dumps(row) + "\n")
                 out.flush()
 
+    def extend_named(
+        self, tasks: Iterable[tuple[str, Callable[[], Row]]], only: Sequence[str] = ("",)
+    ) -> None:
+        """Append rows that are made by name; of all, those whose names begin with one of `only`, in its order."""
+        made = dict(tasks)
+        names = [name for first in only for name in made if name.startswith(first)]
+        self.extend(lambda name: {"id": name, **made[name]()}, list(dict.fromkeys(names)), 1, str)
+
 
 def _mapped(
     work: Callable[[Any], Row],

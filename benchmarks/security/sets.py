@@ -1,0 +1,40 @@
+"""What several sets of patterns cost: a picture has one of a ring of keys, and the reader tries all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from PIL import Image
+
+from diffmark.detection.pixel import PixelDetector
+from security import measuring
+from security.lab import SETS, Lab
+from security.measuring import Row, Tasks
+
+
+def tasks(lab: Lab) -> Tasks:
+    yield f"none, {SETS} sets of patterns", partial(_read, lab)
+
+
+def _read(lab: Lab) -> Row:
+    """Marked pictures, and unmarked ones against the same secrets, under all keys of the ring."""
+    victims = lab.victims("test")
+    marked, covers = [victim.marked for victim in victims], [victim.cover for victim in victims]
+    secrets = np.stack([victim.secret for victim in victims])
+    row = measuring.figures([lab.ring.detect(*pair) for pair in zip(marked, secrets, strict=True)], secrets)
+    wrong = [lab.ring.detect(*pair).marked for pair in zip(covers, secrets, strict=True)]
+    row |= {"tries": lab.ring.tries, "unmarked_found": measuring.share(wrong)}
+    one = lab.detectors[lab.private.key.id]
+    for name, detector in (("one_key", one), ("all_keys", lab.ring)):
+        row[f"cpu_seconds_{name}"] = {"marked": _cost(detector, marked), "unmarked": _cost(detector, covers)}
+    return row
+
+
+def _cost(detector: PixelDetector, images: Sequence[Image.Image]) -> float:
+    began = time.process_time()
+    for image in images:
+        detector.detect(image)
+    return round((time.process_time() - began) / len(images), 4)

@@ -1,0 +1,83 @@
+"""The tones: located in pictures of one key, taken out, and the picture rotated, so that no search finds it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from scipy.fft import irfft2, rfft2
+
+from diffmark.pixel.spectrum import FRAME, whiten
+from diffmark.pixel.tones import COUNT, HIGH, LOW
+from diffmark.pixel.writer import add
+from security.lab import FRESH, MANY, Lab, Victim
+from security.measuring import Row, Tasks
+from security.seen import SEEN
+from security.spectra import frame_of
+
+ROTATION = 7.0  # degrees
+NOTCH = 1.2  # cycles: width of the notch at a tone
+
+
+def tasks(lab: Lab) -> Tasks:
+    yield "rotated", partial(lab.removal, lambda victim, _: victim.marked, finish=turned)
+    for count in SEEN:
+        if count <= lab.pool_size:
+            yield f"tones of {count} notched, rotated", partial(_notch, lab, FRESH, count)
+    for count in SEEN[2:]:
+        if count <= lab.pool_size:
+            yield f"tones of {count} notched, rotated, {MANY}", partial(_notch, lab, MANY, count)
+
+
+def turned(image: Image.Image) -> Image.Image:
+    """Rotated about its centre, black outside: the plain read is lost and the tones are needed."""
+    return image.rotate(ROTATION, Image.Resampling.BICUBIC)
+
+
+def _notch(lab: Lab, kind: str, count: int) -> Row:
+    images = lab.pool_images(kind, count)
+    frequencies = located(np.mean([spectrum(image) for image in images], axis=0))
+    true = lab.private.layout.tones.frequencies
+    near = [min(np.hypot(*(f - t)) for f in frequencies for t in (one, -one)) <= 1 for one in true]
+
+    def attack(victim: Victim, _: float) -> Image.Image:
+        return notched(victim.marked, frequencies)
+
+    row = lab.removal(attack, finish=turned)
+    return row | {"seen": count, "tones_found": int(np.sum(near)), "tones": len(true)}
+
+
+def spectrum(image: Image.Image) -> NDArray[np.complex64]:
+    """Half spectrum of the whitened frame, every coefficient of at most unit size."""
+    found = rfft2(whiten(frame_of(image)[0]))
+    return (found / np.maximum(np.abs(found), 1e-9)).astype(np.complex64)
+
+
+def located(mean: NDArray[np.complex64]) -> NDArray[np.float64]:
+    """(COUNT, 2) frequencies (kx, ky) at which phases agree most over many pictures of one key."""
+    fy, fx = np.fft.fftfreq(FRAME, 1 / FRAME)[:, None], np.arange(FRAME // 2 + 1)[None]
+    radius = np.hypot(fx, fy)
+    power = np.where((radius >= LOW) & (radius < HIGH), np.abs(mean), 0)
+    found = []
+    for _ in range(COUNT):
+        row, column = np.unravel_index(int(power.argmax()), power.shape)
+        found.append((float(column), float(np.fft.fftfreq(FRAME, 1 / FRAME)[row])))
+        rows = np.arange(row - 2, row + 3) % FRAME
+        power[np.ix_(rows, np.arange(max(0, column - 2), min(FRAME // 2 + 1, column + 3)))] = 0
+    return np.array(found)
+
+
+def notched(image: Image.Image, frequencies: NDArray[np.float64]) -> Image.Image:
+    """The image without what it has at these frequencies of the frame's luma."""
+    luma = frame_of(image)[0]
+    transform = rfft2(luma)
+    fy, fx = np.fft.fftfreq(FRAME, 1 / FRAME)[:, None], np.arange(FRAME // 2 + 1)[None]
+    keep = np.ones(transform.shape, np.float32)
+    for kx, ky in frequencies:
+        for sign in (1, -1):
+            keep *= 1 - np.exp(-((fx - sign * kx) ** 2 + (fy - sign * ky) ** 2) / (2 * NOTCH**2))
+    residual = np.zeros((3, FRAME, FRAME), np.float32)
+    residual[0] = irfft2(transform * keep, (FRAME, FRAME)).astype(np.float32) - luma
+    return add(image, residual)

@@ -1,0 +1,146 @@
+"""The attacks of the security benchmarks do what they say, and rates and strengths are taken as they should be."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from diffmark.pixel.codec import PixelCodec
+from diffmark.pixel.keys import OperatorKey
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+FIRST, SECOND = PixelCodec(OperatorKey(bytes(range(32)))), PixelCodec(OperatorKey(bytes(range(1, 33))))
+SECRET = np.random.default_rng(4).integers(2, size=64, dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def load():
+    before, path = set(sys.modules), list(sys.path)
+    sys.path.insert(0, str(BENCHMARKS))
+    yield lambda name: importlib.import_module(f"security.{name}")
+    sys.path[:] = path
+    for name in set(sys.modules) - before:
+        if BENCHMARKS in Path(getattr(sys.modules[name], "__file__", None) or "/").parents:
+            del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def cover():
+    rng = np.random.default_rng(3)
+    coarse = Image.fromarray(rng.integers(40, 216, (24, 24, 3), dtype=np.uint8))
+    pixels = np.asarray(coarse.resize((512, 512), Image.Resampling.BICUBIC), float)
+    return Image.fromarray((pixels + rng.normal(0, 8, (512, 512, 3))).clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def marked(cover):
+    return FIRST.embed(cover, SECRET).image
+
+
+def agreeing(image):
+    return int(np.sum((FIRST.read(image, search=False).margins > 0) == SECRET))
+
+
+def test_a_gradient_takes_a_mark_with_its_own_key_alone(load, marked):
+    with_key = load("with_key")
+    assert agreeing(marked) == 64
+    assert agreeing(with_key.descended(marked, FIRST, 4.0)) < 40
+    assert agreeing(with_key.descended(marked, SECOND, 4.0)) == 64
+
+
+def test_a_copied_mark_is_read_from_another_picture(load, marked, cover):
+    spectra = load("spectra")
+    other = cover.transpose(Image.Transpose.ROTATE_90)
+    assert agreeing(other) < 50
+    assert agreeing(spectra.shifted(other, spectra.features(marked), 5.0)) >= 50
+
+
+def test_directions_of_a_mark_are_found_among_noise(load):
+    spectra = load("spectra")
+    rng = np.random.default_rng(0)
+    patterns = np.linalg.qr(rng.normal(size=(2000, 4)))[0].T
+    secrets = rng.integers(2, size=(200, 4), dtype=np.uint8)
+    rows = (rng.normal(size=(200, 2000)) + 12 * (2.0 * secrets - 1) @ patterns).astype(np.float32)
+    found = spectra.principal(rows, 4)
+    assert np.linalg.norm(found @ patterns.T, axis=0).min() > 0.8  # their span holds each pattern
+    assert (spectra.fitted(rows, secrets) * patterns).sum(axis=1).min() > 0.8
+
+
+def test_tones_are_located_and_notched(load):
+    tones = load("tones")
+    truth = FIRST.layout.tones
+    rng = np.random.default_rng(1)
+    images = []
+    for _ in range(12):
+        luma = 128 + rng.normal(0, 12, (512, 512)) + truth.waves(np.full(len(truth.phases), 1.0))
+        images.append(Image.fromarray(luma.clip(0, 255).astype(np.uint8)).convert("RGB"))
+    found = tones.located(np.mean([tones.spectrum(image) for image in images], axis=0))
+    near = [min(np.hypot(*(f - t)) for f in found for t in (one, -one)) for one in truth.frequencies]
+    assert np.mean(np.array(near) <= 1) > 0.9
+    before, after = (
+        np.abs(truth.responses(load("spectra").frame_of(image)[0]))
+        for image in (images[0], tones.notched(images[0], truth.frequencies))
+    )
+    assert after.mean() < 0.5 * before.mean()
+
+
+def test_an_oracle_ends_where_the_detector_passes(load, cover):
+    oracle = load("oracle")
+    start = np.asarray(cover, float)
+    asked = []
+
+    def is_marked(image):
+        asked.append(image)
+        return float(np.abs(np.asarray(image) - start).mean()) < 3
+
+    states = list(oracle.through(cover, oracle.destroyers(cover), is_marked, 60, np.random.default_rng(0)))
+    assert len(asked) == 60
+    assert [count for count, _ in states] == sorted(count for count, _ in states)
+    assert not any(is_marked(image) for _, image in states)
+    damage = [float(np.abs(np.asarray(image) - start).mean()) for _, image in states]
+    assert damage[-1] < damage[0]
+
+
+def test_strengths_are_chosen_as_said(load):
+    measuring = load("measuring")
+    found = {1.0: (1.0, 90.0), 2.0: (0.1, 80.0), 3.0: (0.0, 70.0), 4.0: (0.0, 10.0)}
+    assert measuring.least_removing(tuple(found), found.__getitem__) == 2.0
+    kept = {1.0: (1.0, 90.0), 2.0: (0.5, 70.0), 3.0: (0.0, 20.0)}
+    assert measuring.least_removing(tuple(kept), kept.__getitem__) == 2.0
+    assert measuring.least_removing(tuple(kept), kept.__getitem__, least=10) == 3.0
+    forged = {1.0: (0.2, 90.0), 2.0: (0.9, 61.0), 3.0: (1.0, 20.0)}
+    assert measuring.most_found(tuple(forged), forged.__getitem__) == 2.0
+
+
+def test_rates_have_exact_intervals_and_names_need_more_than_a_find(load):
+    measuring = load("measuring")
+    assert measuring.share([True] * 3 + [False]) == {"rate": 0.75, "interval_95": [0.1941, 0.9937]}
+    rng = np.random.default_rng(5)
+    clear, weak = (size * (2.0 * SECRET - 1) + rng.normal(size=64) for size in (6, 0.6))
+    assert measuring.named(clear, SECRET)
+    assert not measuring.named(weak, SECRET)
+    assert measuring.p_of(weak, SECRET[None]) < 1e-3
+    assert measuring.p_of(weak, SECRET[None], 16) > measuring.p_of(weak, SECRET[None])
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_mixture_names_nobody_who_did_not_take_part(load, fresh):
+    collusion = load("collusion")
+    rng = np.random.default_rng(6)
+    held = []
+    for _ in range(2):
+        secrets = rng.integers(2, size=(6, 64), dtype=np.uint8)
+        secrets = secrets if fresh else np.repeat(secrets[:1], 6, axis=0)
+        held.append(([np.repeat(60 + 120.0 * secret, 3).reshape(8, 8, 3) for secret in secrets], secrets))
+    noise = iter(rng.normal(0, 4, (6, 64)))
+    row = collusion.mixture(
+        held, lambda image: np.asarray(image, float)[..., 0].ravel() - 120 + next(noise), fresh
+    )
+    assert row["innocent_named"]["rate"] == 0
+    assert row["someone_found"]["rate"] > 0.5
+    assert row["someone_named_by_pictures_together"]["rate"] >= row["someone_named"]["rate"]
