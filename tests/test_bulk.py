@@ -24,6 +24,7 @@ import pytest
 from conftest import _build, tiny_codec
 from PIL import Image
 from processes import ENVIRONMENT
+from typer.testing import CliRunner
 
 from diffmark import cli
 from diffmark.bulk import sources
@@ -32,6 +33,7 @@ from diffmark.bulk.run import detect_all
 from diffmark.bulk.sources import find, read
 from diffmark.bulk.worker import Settings, Worker, digests
 from diffmark.registry import Registry
+from diffmark.registry.answers import RATE
 
 PROGRAM = Path(__file__).parent / "programs" / "bulk.py"
 CONFIG = {"codec": "x", "vae": None, "fpr": 1e-3, "registry": None, "key_ids": []}
@@ -370,3 +372,26 @@ def test_the_command(folder, tmp_path, settings, capsys, monkeypatch):
     assert (code, "another registry" in err) == (2, True)
     code, _, err = run(tmp_path / "nothing", "--out", tmp_path / "x")
     assert (code, "no such file" in err) == (2, True)
+
+
+def test_a_run_states_what_chance_gives_and_can_be_held_to_a_rate_as_a_whole(folder, tmp_path, settings):
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
+    with Registry.open(url, actor="root") as registry:
+        registry.issue("user-1")
+    common = ["--codec", settings.codec, "--vae", settings.vae, "--json"]
+
+    def bulk(*arguments):
+        done = CliRunner().invoke(cli.app, ["bulk", *map(str, [*arguments, *common])])
+        return done, json.loads(done.stdout) if done.exit_code == 0 else None
+
+    _, each = bulk(folder, "--out", tmp_path / "each", "--fpr", 0.01)
+    assert (each["fpr"], each["expected_false_verdicts"]) == (0.01, 0.1)  # of the 10 that could be read
+    _, whole = bulk(
+        folder, "--out", tmp_path / "whole", "--run-fpr", 0.01, "--registry", url, "--actor", "root"
+    )
+    assert whole["fpr"] == pytest.approx(1 - 0.99 ** (1 / 11))  # none of the 11 files, at 99%
+    assert whole["expected_false_verdicts"] == pytest.approx(10 * whole["fpr"], rel=1e-2)
+    assert whole["expected_false_names"] == pytest.approx(10 * RATE)
+    tar = make_tar(tmp_path / "shard-0.tar")
+    refused, _ = bulk(tar, "--out", tmp_path / "tar", "--run-fpr", 0.01)
+    assert "how many images" in str(refused.exception)

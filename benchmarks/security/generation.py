@@ -45,6 +45,7 @@ OVERDONE = (0.5, 1.0, 1.5, 2.0)  # of the mark's own dose
 EPSILONS = (2.0, 4.0, 8.0)  # levels of 255
 STEPS_PGD = 20
 SLACK = 10.0  # of SSIMULACRA2, worse than the mark itself
+RIDGE = 0.1  # of the mean energy of a picture
 LINKED = 300  # pictures of each kind that are told apart
 
 Attack = Callable[[Image.Image, float], Image.Image]
@@ -121,6 +122,11 @@ class Studio:
     def rows(self, kind: str, count: int) -> Rows:
         """Latents of pictures that the attacker has seen, (N, D)."""
         return np.stack([self.latents(image).flatten().numpy() for image in self.made("seen", kind, count)])
+
+    @cached_property
+    def unmarked_mean(self) -> Rows:
+        """Of pictures of the prompts that were seen, made without a mark."""
+        return self.rows(NONE, self.counts["seen"]).mean(axis=0)
 
     @torch.no_grad()
     def shifted(self, image: Image.Image, change: Rows, strength: float) -> Image.Image:
@@ -266,15 +272,14 @@ def _copied(studio: Studio) -> Row:
 
 
 def _mean(studio: Studio, count: int, kind: str) -> Row:
-    """Mean latents of marked pictures less those of as many unmarked ones of other prompts."""
+    """Mean latents of marked pictures less those of unmarked ones, which who has the model can make at will."""
     mark = _estimate(studio, count, kind)
     row = studio.removal(lambda image, s: studio.shifted(image, -mark, s), STRENGTHS, kind)
     return row | {"seen": count}
 
 
 def _estimate(studio: Studio, count: int, kind: str) -> Rows:
-    unmarked = studio.rows(NONE, studio.counts["seen"])[::-1]
-    return studio.rows(kind, studio.counts["seen"])[:count].mean(axis=0) - unmarked[:count].mean(axis=0)
+    return studio.rows(kind, studio.counts["seen"])[:count].mean(axis=0) - studio.unmarked_mean
 
 
 def _forged(studio: Studio, count: int) -> Row:
@@ -283,27 +288,42 @@ def _forged(studio: Studio, count: int) -> Row:
 
 
 def _principal(studio: Studio, count: int) -> Row:
-    rows = studio.rows(FRESH, studio.counts["seen"])[:count]
-    directions = principal(rows - rows.mean(axis=0), studio.length)
+    rows = studio.rows(FRESH, studio.counts["seen"])[:count] - studio.unmarked_mean
+    directions = principal(rows, studio.length)
     return studio.removal(_without(studio, directions), STRENGTHS) | {"seen": count}
 
 
 def _fitted(studio: Studio, count: int) -> Row:
-    """The secrets of what he has seen are known to him: the key's permutation does not matter then."""
-    rows = studio.rows(FRESH, studio.counts["seen"])
-    patterns = fitted(rows[:count] - rows.mean(axis=0), studio.of("seen", FRESH)[:count])
-    victims = np.stack([studio.latents(image).flatten().numpy() for image in studio.made("test", FRESH)])
-    read = (victims - rows.mean(axis=0)) @ patterns.T > 0
+    """The secrets of what he has seen are known to him: the key's permutation does not matter then.
+
+    Bits are read by ridge regression, and what each bit adds to the latents, on average, is taken out.
+    """
+    rows = studio.rows(FRESH, studio.counts["seen"])[:count] - studio.unmarked_mean
+    signs = 2.0 * studio.of("seen", FRESH)[:count].astype(np.float32) - 1
+    patterns, readers = fitted(rows, studio.of("seen", FRESH)[:count]), ridge(rows, signs)
+
+    def bits(image: Image.Image) -> Rows:
+        return readers @ (studio.latents(image).flatten().numpy() - studio.unmarked_mean) > 0
+
+    read = np.stack([bits(image) for image in studio.made("test", FRESH)])
     right = float(np.mean(read == studio.of("test", FRESH)))
-    row = studio.removal(_without(studio, patterns), STRENGTHS)
-    return row | {"seen": count, "bits_read_without_key": round(right, 4)}
+
+    def attack(image: Image.Image, strength: float) -> Image.Image:
+        return studio.shifted(image, -((2.0 * bits(image) - 1) @ patterns), strength)
+
+    return studio.removal(attack, STRENGTHS) | {"seen": count, "bits_read_without_key": round(right, 4)}
+
+
+def ridge(rows: Rows, targets: Rows) -> Rows:
+    """Linear readers (K, D) of targets (N, K), by ridge regression."""
+    gram = (rows @ rows.T).astype(np.float64)
+    gram += gram.diagonal().mean() * RIDGE * np.eye(len(gram))
+    return (np.linalg.solve(gram, targets).T.astype(np.float32) @ rows).astype(np.float32)
 
 
 def _without(studio: Studio, directions: Rows) -> Attack:
-    mean = studio.rows(FRESH, studio.counts["seen"]).mean(axis=0)
-
     def attack(image: Image.Image, strength: float) -> Image.Image:
-        z = studio.latents(image).flatten().numpy() - mean
+        z = studio.latents(image).flatten().numpy() - studio.unmarked_mean
         return studio.shifted(image, -(directions @ z) @ directions, strength)
 
     return attack
@@ -311,13 +331,10 @@ def _without(studio: Studio, directions: Rows) -> Attack:
 
 def _surrogate(studio: Studio, count: int) -> Row:
     """A linear decoder of "marked" by ridge regression; its direction is taken out of each victim."""
-    seen = studio.counts["seen"]
-    z = np.concatenate([studio.rows(FRESH, seen)[:count], studio.rows(NONE, seen)[:count]]).astype(np.float64)
-    target = np.repeat([1.0, -1.0], count)
-    centred = z - z.mean(axis=0)
-    gram = centred @ centred.T
-    weights = np.linalg.solve(gram + gram.diagonal().mean() * np.eye(len(gram)), target)
-    direction = (centred.T @ weights).astype(np.float32)
+    kinds = [studio.rows(kind, studio.counts["seen"])[:count] for kind in (FRESH, NONE)]
+    (direction,) = ridge(
+        np.concatenate(kinds) - studio.unmarked_mean, np.repeat([[1.0], [-1.0]], count, axis=0)
+    )
     row = studio.removal(lambda image, s: studio.shifted(image, -direction, s), STRENGTHS)
     return row | {"seen": count}
 
