@@ -34,7 +34,7 @@ from security import measuring
 from security.collusion import COLLUDERS, mixture
 from security.measuring import Row, Tasks, share
 from security.privacy import pairs
-from security.seen import SEEN
+from security.seen import OF_FRESH, OF_ONE
 from security.spectra import fitted, principal
 
 SEED = 24
@@ -46,7 +46,8 @@ EPSILONS = (2.0, 4.0, 8.0)  # levels of 255
 STEPS_PGD = 20
 SLACK = 10.0  # of SSIMULACRA2, worse than the mark itself
 RIDGE = 0.1  # of the mean energy of a picture
-LINKED = 300  # pictures of each kind that are told apart
+LINKED = 200  # pictures of each kind that are told apart, in pairs
+UNMARKED = 300  # pictures without a mark, which who has the model can make
 
 Attack = Callable[[Image.Image, float], Image.Image]
 Rows = NDArray[np.float32]
@@ -60,6 +61,7 @@ class Studio:
     ) -> None:
         torch.set_num_threads(1)
         self.folder, self.counts = folder, {"test": victims, "tune": tuning, "seen": pool}
+        self._rows: dict[str, list[Rows]] = {}
         self.model, self.sampling = model, Sampling(steps, default_guidance(model))
         _, key, strangers = fixed_keys(3)
         self.codec, self.keyless, self.other = (Codec.from_pretrained(codec) for _ in range(3))
@@ -118,15 +120,18 @@ class Studio:
     def latents(self, image: Image.Image) -> Tensor:
         return encode(self.detector.vae, self.pixels(image))
 
-    @cache  # noqa: B019
     def rows(self, kind: str, count: int) -> Rows:
         """Latents of pictures that the attacker has seen, (N, D)."""
-        return np.stack([self.latents(image).flatten().numpy() for image in self.made("seen", kind, count)])
+        kept = self._rows.setdefault(kind, [])
+        if len(kept) < count:
+            images = self.made("seen", kind, count)[len(kept) :]
+            kept += [self.latents(image).flatten().numpy() for image in images]
+        return np.stack(kept[:count])
 
     @cached_property
     def unmarked_mean(self) -> Rows:
         """Of pictures of the prompts that were seen, made without a mark."""
-        return self.rows(NONE, self.counts["seen"]).mean(axis=0)
+        return self.rows(NONE, min(UNMARKED, self.counts["seen"])).mean(axis=0)
 
     @torch.no_grad()
     def shifted(self, image: Image.Image, change: Rows, strength: float) -> Image.Image:
@@ -199,18 +204,16 @@ def tasks(studio: Studio) -> Tasks:
         for fresh in (False, True):
             kind = "fresh secrets" if fresh else "one secret an account"
             yield f"collusion of {count}, {kind}", partial(_collusion, studio, count, fresh)
-    for count in SEEN:
+    for count in sorted({*OF_ONE, *OF_FRESH}):
         if count > studio.counts["seen"]:
             continue
-        yield f"mean latents of {count}, {ONE}", partial(_mean, studio, count, ONE)
-        yield f"mean latents of {count}, {FRESH}", partial(_mean, studio, count, FRESH)
-        yield f"forgery: mean latents of {count}, {ONE}", partial(_forged, studio, count)
-        if count >= 3:
+        if count in OF_ONE:
+            yield f"mean latents of {count}, {ONE}", partial(_mean, studio, count, ONE)
+            yield f"forgery: mean latents of {count}, {ONE}", partial(_forged, studio, count)
+        if count in OF_FRESH:
+            yield f"mean latents of {count}, {FRESH}", partial(_mean, studio, count, FRESH)
             yield f"principal directions of {count}, {FRESH}", partial(_principal, studio, count)
-            yield (
-                f"surrogate fitted to {count} marked and {count} unmarked",
-                partial(_surrogate, studio, count),
-            )
+            yield f"surrogate fitted to {count}, {FRESH}", partial(_surrogate, studio, count)
             yield f"reader fitted to {count}, {FRESH}", partial(_fitted, studio, count)
 
 
@@ -279,7 +282,7 @@ def _mean(studio: Studio, count: int, kind: str) -> Row:
 
 
 def _estimate(studio: Studio, count: int, kind: str) -> Rows:
-    return studio.rows(kind, studio.counts["seen"])[:count].mean(axis=0) - studio.unmarked_mean
+    return studio.rows(kind, count).mean(axis=0) - studio.unmarked_mean
 
 
 def _forged(studio: Studio, count: int) -> Row:
@@ -288,7 +291,7 @@ def _forged(studio: Studio, count: int) -> Row:
 
 
 def _principal(studio: Studio, count: int) -> Row:
-    rows = studio.rows(FRESH, studio.counts["seen"])[:count] - studio.unmarked_mean
+    rows = studio.rows(FRESH, count) - studio.unmarked_mean
     directions = principal(rows, studio.length)
     return studio.removal(_without(studio, directions), STRENGTHS) | {"seen": count}
 
@@ -298,7 +301,7 @@ def _fitted(studio: Studio, count: int) -> Row:
 
     Bits are read by ridge regression, and what each bit adds to the latents, on average, is taken out.
     """
-    rows = studio.rows(FRESH, studio.counts["seen"])[:count] - studio.unmarked_mean
+    rows = studio.rows(FRESH, count) - studio.unmarked_mean
     signs = 2.0 * studio.of("seen", FRESH)[:count].astype(np.float32) - 1
     patterns, readers = fitted(rows, studio.of("seen", FRESH)[:count]), ridge(rows, signs)
 
@@ -331,10 +334,9 @@ def _without(studio: Studio, directions: Rows) -> Attack:
 
 def _surrogate(studio: Studio, count: int) -> Row:
     """A linear decoder of "marked" by ridge regression; its direction is taken out of each victim."""
-    kinds = [studio.rows(kind, studio.counts["seen"])[:count] for kind in (FRESH, NONE)]
-    (direction,) = ridge(
-        np.concatenate(kinds) - studio.unmarked_mean, np.repeat([[1.0], [-1.0]], count, axis=0)
-    )
+    marked, plain = studio.rows(FRESH, count), studio.rows(NONE, min(count, UNMARKED))
+    targets = np.repeat([[1.0], [-1.0]], [len(marked), len(plain)], axis=0)
+    (direction,) = ridge(np.concatenate([marked, plain]) - studio.unmarked_mean, targets)
     row = studio.removal(lambda image, s: studio.shifted(image, -direction, s), STRENGTHS)
     return row | {"seen": count}
 
@@ -370,7 +372,7 @@ def _linked(studio: Studio) -> Row:
     count = min(LINKED, studio.counts["seen"])
     reader = Detector(studio.keyless, studio.detector.vae)
     row: Row = {"pairs": count // 2}
-    latents = [pairs(studio.rows(kind, studio.counts["seen"])[:count]) for kind in (ONE, FRESH)]
+    latents = [pairs(studio.rows(kind, count)) for kind in (ONE, FRESH)]
     words = [
         pairs(np.stack([reader.detect(image).margins for image in studio.made("seen", kind, count)]))
         for kind in (ONE, FRESH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,7 @@ class Lab:
         self.folders, self.folder = folders, folder
         self.counts = {"test": victims, "tune": tuning}
         self.pool_size = pool
+        self._features: dict[str, list[spectra.Vector]] = {}
         keys = fixed_keys(2 + SETS)
         self.public, self.private, self.stranger = (PixelCodec(key) for key in keys[:3])
         self.sets = [self.private, *(PixelCodec(key) for key in keys[3:])]
@@ -126,10 +128,14 @@ class Lab:
             codec = self.sets[own[number]] if kind == MANY else self.private
             yield self.kept(codec, cover, secret, f"pool-{number:04d}")
 
-    @cache  # noqa: B019
-    def pool(self, kind: str) -> Features:
-        """Features of as many seen pictures as the run has, (N, D)."""
-        return np.stack([spectra.features(image) for image in self.pool_images(kind, self.pool_size)])
+    def pool(self, kind: str, count: int) -> Features:
+        """Features of the first pictures that were seen, (N, D)."""
+        rows = self._features.setdefault(kind, [])
+        if len(rows) < count:
+            rows += [
+                spectra.features(image) for image in islice(self.pool_images(kind, count), len(rows), None)
+            ]
+        return np.stack(rows[:count])
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -164,8 +170,7 @@ class Lab:
         images = [attack(victim, chosen) for victim in victims]
         arrived = [finish(image) for image in images] if finish else images
         row = self.read(codec, arrived, np.stack([victim.secret for victim in victims]))
-        marked, covers = zip(*((victim.marked, victim.cover) for victim in victims), strict=True)
-        row |= measuring.quality(marked, images, covers)
+        row |= measuring.quality([victim.marked for victim in victims], images)
         return row | ({"strength": chosen} if len(strengths) > 1 else {})
 
     def forgery(self, mark: Callable[[int, str], Features], secret: Callable[[int], Bits]) -> Row:

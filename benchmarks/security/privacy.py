@@ -14,14 +14,15 @@ from security.lab import FRESH, MANY, ONE, Lab
 from security.measuring import Row, Tasks, share
 from security.tones import spectrum
 
+LINKED = 200  # pictures of each kind that are told apart, in pairs
 LEARNT = 100  # marked pictures from which patterns are learnt
 
 
 def tasks(lab: Lab) -> Tasks:
     yield "privacy: another key", partial(_other_key, lab)
-    yield "privacy: two pictures of one account", partial(_accounts, lab)
-    yield "privacy: two pictures of one operator", partial(_operators, lab)
-    if lab.pool_size >= 3 * LEARNT:
+    if lab.pool_size >= LINKED:
+        yield "privacy: two pictures of one account", partial(_accounts, lab)
+        yield "privacy: two pictures of one operator", partial(_operators, lab)
         yield "privacy: an operator learnt", partial(_learnt, lab)
 
 
@@ -37,16 +38,14 @@ def _other_key(lab: Lab) -> Row:
 
 def _accounts(lab: Lab) -> Row:
     """Does the correlation of features tell pairs of one secret from pairs of two? Area under the ROC curve."""
-    count = min(lab.pool_size, 300)
-    same, fresh = (pairs(lab.pool(kind)[:count]) for kind in (ONE, FRESH))
+    same, fresh = (pairs(lab.pool(kind, LINKED)) for kind in (ONE, FRESH))
     return {"pairs": len(same), "auc_one_secret_against_two": round(auc(same, fresh), 4)}
 
 
 def _operators(lab: Lab) -> Row:
     """Are two pictures of one key told from two of different keys, with fresh secrets?"""
-    count = min(lab.pool_size, 300)
-    one_key, other_keys = (pairs(_in_tones(lab, kind, count)) for kind in (FRESH, MANY))
-    features = [pairs(lab.pool(kind)[:count]) for kind in (FRESH, MANY)]
+    one_key, other_keys = (pairs(_in_tones(lab, kind, LINKED)) for kind in (FRESH, MANY))
+    features = [pairs(lab.pool(kind, LINKED)) for kind in (FRESH, MANY)]
     return {
         "pairs": len(one_key),
         "auc_by_tones": round(auc(one_key, other_keys), 4),
@@ -67,7 +66,7 @@ def _in_tones(lab: Lab, kind: str, count: int) -> NDArray[np.float32]:
 
 def _learnt(lab: Lab) -> Row:
     """Who has seen pictures of an operator: does their space of patterns tell others of his from unmarked ones?"""
-    directions = spectra.principal(lab.pool(FRESH)[-LEARNT:], 64)
+    directions = spectra.principal(lab.pool(FRESH, LEARNT), 64)
     marked = [spectra.features(victim.marked) for victim in lab.victims("test")]
     plain = [spectra.features(cover) for cover in lab.covers("test")]
     inside = [np.array([np.sum((directions @ one) ** 2) for one in some]) for some in (marked, plain)]

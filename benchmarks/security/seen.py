@@ -16,29 +16,30 @@ from security import spectra
 from security.lab import FRESH, MANY, ONE, SETS, STRENGTHS, Features, Lab, Victim
 from security.measuring import Row, Tasks
 
-SEEN = (1, 3, 10, 30, 100, 300, 1000)
+# How many pictures are seen: of one secret the pattern is plain after a few, of fresh secrets it takes many.
+OF_ONE, OF_FRESH, OF_MANY = (1, 3, 10, 30, 100, 300), (10, 30, 100, 300, 1000), (100, 300)
 
 
 def tasks(lab: Lab) -> Tasks:
-    for count in SEEN:
+    for count in sorted({*OF_ONE, *OF_FRESH}):
         if count > lab.pool_size:
             continue
-        yield f"mean of {count}, {ONE}", partial(_mean, lab, ONE, count)
-        yield f"mean of {count}, {FRESH}", partial(_mean, lab, FRESH, count)
-        yield f"forgery: mean of {count}, {ONE}", partial(_forged_mean, lab, count)
-        if count < 3:
-            continue
-        yield f"principal directions of {count}, {FRESH}", partial(_principal, lab, FRESH, count)
-        yield f"reader fitted to {count}, {FRESH}", partial(_fitted, lab, FRESH, count)
-        yield f"forgery: reader fitted to {count}, {FRESH}", partial(_forged_fit, lab, FRESH, count)
-        if count >= 30:
-            yield f"principal directions of {count}, {ONE}", partial(_principal, lab, ONE, count)
+        if count in OF_ONE:
+            yield f"mean of {count}, {ONE}", partial(_mean, lab, ONE, count)
+            yield f"forgery: mean of {count}, {ONE}", partial(_forged_mean, lab, count)
+            yield f"principal direction of {count}, {ONE}", partial(_principal, lab, ONE, count)
+        if count in OF_FRESH:
+            yield f"mean of {count}, {FRESH}", partial(_mean, lab, FRESH, count)
+            yield f"principal directions of {count}, {FRESH}", partial(_principal, lab, FRESH, count)
+            yield f"reader fitted to {count}, {FRESH}", partial(_fitted, lab, FRESH, count)
+            yield f"forgery: reader fitted to {count}, {FRESH}", partial(_forged_fit, lab, FRESH, count)
+        if count in OF_MANY:
             yield f"principal directions of {count}, {MANY}", partial(_principal, lab, MANY, count)
             yield f"reader fitted to {count}, {MANY}", partial(_fitted, lab, MANY, count)
 
 
 def _mean(lab: Lab, kind: str, count: int) -> Row:
-    mark = lab.pool(kind)[:count].mean(axis=0)
+    mark = lab.pool(kind, count).mean(axis=0)
 
     def attack(victim: Victim, strength: float) -> Image.Image:
         return spectra.shifted(victim.marked, -mark, strength)
@@ -48,7 +49,7 @@ def _mean(lab: Lab, kind: str, count: int) -> Row:
 
 def _principal(lab: Lab, kind: str, count: int) -> Row:
     """Of one secret the first direction, not centred; of fresh ones as many as there are bits."""
-    rows = lab.pool(kind)[:count]
+    rows = lab.pool(kind, count)
     if kind == ONE:
         directions = spectra.principal(rows, 1)
     else:
@@ -58,7 +59,7 @@ def _principal(lab: Lab, kind: str, count: int) -> Row:
 
 def _fitted(lab: Lab, kind: str, count: int) -> Row:
     """A strong attacker: the secrets of what he has seen are known to him."""
-    patterns = spectra.fitted(lab.pool(kind)[:count], lab.pool_secrets(kind, count))
+    patterns = spectra.fitted(lab.pool(kind, count), lab.pool_secrets(kind, count))
     victims = lab.victims("test")
     read = np.stack([patterns @ spectra.features(victim.marked) > 0 for victim in victims])
     right = float(np.mean(read == np.stack([victim.secret for victim in victims])))
@@ -76,13 +77,13 @@ def without(directions: Features) -> Callable[[Victim, float], Image.Image]:
 
 
 def _forged_mean(lab: Lab, count: int) -> Row:
-    mark, secret = lab.pool(ONE)[:count].mean(axis=0), lab.secrets(5, 1)[0]
+    mark, secret = lab.pool(ONE, count).mean(axis=0), lab.secrets(5, 1)[0]
     return lab.forgery(lambda number, part: mark, lambda number: secret) | {"seen": count}
 
 
 def _forged_fit(lab: Lab, kind: str, count: int) -> Row:
     """Any secret at all, written with the patterns of a fit."""
-    patterns = spectra.fitted(lab.pool(kind)[:count], lab.pool_secrets(kind, count))
+    patterns = spectra.fitted(lab.pool(kind, count), lab.pool_secrets(kind, count))
     secrets = lab.secrets(9, max(lab.counts.values()))
     marks = [(2.0 * secret.astype(np.float32) - 1) @ patterns for secret in secrets]
     return lab.forgery(lambda number, part: marks[number], lambda number: secrets[number]) | {"seen": count}

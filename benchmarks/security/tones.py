@@ -14,7 +14,6 @@ from diffmark.pixel.tones import COUNT, HIGH, LOW
 from diffmark.pixel.writer import add
 from security.lab import FRESH, MANY, Lab, Victim
 from security.measuring import Row, Tasks
-from security.seen import SEEN
 from security.spectra import frame_of
 
 ROTATION = 7.0  # degrees
@@ -23,12 +22,10 @@ NOTCH = 1.2  # cycles: width of the notch at a tone
 
 def tasks(lab: Lab) -> Tasks:
     yield "rotated", partial(lab.removal, lambda victim, _: victim.marked, finish=turned)
-    for count in SEEN:
-        if count <= lab.pool_size:
-            yield f"tones of {count} notched, rotated", partial(_notch, lab, FRESH, count)
-    for count in SEEN[2:]:
-        if count <= lab.pool_size:
-            yield f"tones of {count} notched, rotated, {MANY}", partial(_notch, lab, MANY, count)
+    for kind, counts, words in ((FRESH, (1, 3, 10, 30, 100), ""), (MANY, (30, 100, 300), f", {MANY}")):
+        for count in counts:
+            if count <= lab.pool_size:
+                yield f"tones of {count} notched, rotated{words}", partial(_notch, lab, kind, count)
 
 
 def turned(image: Image.Image) -> Image.Image:
