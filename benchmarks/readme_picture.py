@@ -164,14 +164,14 @@ def caption(document: dict[str, Any]) -> str:
     """What was done, for README."""
     found, config = document["results"], document["config"]
     photograph, generated = found["photograph"], found["generated"]
-    others = "; ".join(f"{steps(found[name]['attacks'])}: {outcome(found[name])}" for name in HARSHER)
+    others = "; ".join(f"{steps(found[name]['attacks'])} ({outcome(found[name])})" for name in HARSHER)
     return (
-        f"Above: a photograph ({config['photograph']}) with the pixel layer (SSIMULACRA2 "
-        f"{photograph['ssimulacra2']:.0f}), then {steps(photograph['attacks'])}: {outcome(photograph)}. Below: "
-        f"a picture of 256 pixels by the embedded model with both layers ({generated['ssimulacra2']:.0f}), "
-        f"then {steps(generated['attacks'])}: {outcome(generated)}, among {config['keys']:,} keys. Two harsher "
-        f"choices for the lower picture were made first ({others}). "
-        "`benchmarks/readme_picture.py` makes the picture, its figures are in `results/readme_picture.json`."
+        f"**Top:** a photograph ({config['photograph']}), marked in the pixel layer (SSIMULACRA2 "
+        f"{photograph['ssimulacra2']:.0f}), then {steps(photograph['attacks'])}: {outcome(photograph)}, among "
+        f"{config['keys']:,} keys. **Bottom:** a picture of 256 pixels by the embedded model, marked in both "
+        f"layers (SSIMULACRA2 {generated['ssimulacra2']:.0f}), then {steps(generated['attacks'])}: "
+        f"{outcome(generated)}. Two harsher attacks on it were tried first: {others}. "
+        "Made by `benchmarks/readme_picture.py`; figures in `results/readme_picture.json`."
     )
 
 

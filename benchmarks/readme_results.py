@@ -381,16 +381,22 @@ def methods_table(robustness: dict[str, Any], seconds: dict[str, float]) -> str:
             marked = [found["cells"][attack]["marked"] for attack in attacks if attack in found["cells"]]
             cells.append(f"{_mean(marked):.2f}" if marked else "")
         took = seconds.get("pixel, plain" if name == "pixel" else name)
-        cells.append(f"{1000 * took:.3g}" if took else "")
+        cells.append(_milliseconds(took) if took else "not measured")
         lines.append(f"| {'**DiffMark, pixel layer**' if name == 'pixel' else name} | {' | '.join(cells)} |")
     counts = ", ".join(f"{len(attacks)} {name}" for name, attacks in groups.items())
+    rate = f"1e-{-math.log10(FPR):.0f}"
     return "\n".join(lines) + (
-        f"\n\nShare of pictures found at a false-positive rate of {FPR:g}, mean over the attacks of a column "
+        f"\n\nShare of pictures found at a false-positive rate of {rate}, mean over the attacks of a column "
         f"({counts}). SSIMULACRA2 of marked pictures: higher is less visible. Photographs and images of Stable "
         "Diffusion 1.4 of 512 pixels, not tuned on but for one constant; CPU time of one thread. All rows, "
         "intervals and commands: [docs/pixel.md](docs/pixel.md), `results/pixel_robustness.json`, "
         "`results/pixel_speed.json`."
     )
+
+
+def _milliseconds(seconds: float) -> str:
+    """25.3, or 2,236."""
+    return f"{1000 * seconds:,.0f}" if seconds >= 0.1 else f"{1000 * seconds:.3g}"
 
 
 def fill_pixel(text: str) -> str:
