@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import types
 from pathlib import Path
 
 import certificates
@@ -131,11 +132,42 @@ def test_saved_images_are_signed_for_a_key_of_the_registry(nodes, image, tmp_pat
     arguments = ("picture", str(pem.chain), str(pem.key), url, "user-42")
     saved = nodes["DiffMarkSave"]().save(image, *arguments)["ui"]["images"]
     assert [one["filename"] for one in saved] == ["picture_00001_.png", "picture_00002_.png"]
-    with Registry.open(url, actor="comfyui") as registry:
+    with Registry.open(url) as registry:
         for one in saved:
             path = tmp_path / "output" / one["filename"]
             assert inspect(path, pem.root).signature == "trusted"
             assert registry.identify(diffmark.detect(path)).verdict.principal == "user-42"
+
+
+def test_files_are_named_as_comfyui_names_them(nodes, image, tmp_path, monkeypatch):
+    """With the interface of ComfyUI's folder_paths: a prefix may name a subfolder, counting goes on."""
+    asked = []
+
+    def get_save_image_path(prefix, output_dir, image_width=0, image_height=0):
+        asked.append((prefix, output_dir, image_width, image_height))
+        return str(tmp_path / "out" / "day"), "picture_%batch_num%", 7, "day", prefix
+
+    paths = types.ModuleType("folder_paths")
+    paths.get_save_image_path, paths.get_output_directory = get_save_image_path, lambda: "out"
+    monkeypatch.setitem(sys.modules, "folder_paths", paths)
+    pem = certificates.make(tmp_path)
+    arguments = ("day/picture", str(pem.chain), str(pem.key), f"sqlite:///{tmp_path / 'r.db'}", "user-42")
+    saved = nodes["DiffMarkSave"]().save(image, *arguments)["ui"]["images"]
+    assert [one["filename"] for one in saved] == ["picture_0_00007_.png", "picture_1_00008_.png"]
+    assert {one["subfolder"] for one in saved} == {"day"}
+    assert all((tmp_path / "out" / "day" / one["filename"]).is_file() for one in saved)
+    assert asked == [("day/picture", "out", 192, 128)]
+
+
+def test_a_number_that_the_interface_would_round_is_not(nodes):
+    """Without `round`, a FLOAT is rounded to its step, 0.5 by default: 1e-6 would become 0."""
+    for node in nodes.values():
+        for group in node.INPUT_TYPES().values():
+            for kind, *options in group.values():
+                if kind == "FLOAT":
+                    option = options[0]
+                    steps = option["default"] / option.get("step", 0.5)
+                    assert option.get("round") is False or abs(steps - round(steps)) < 1e-9
 
 
 def test_floats_a_little_outside_are_taken(nodes):

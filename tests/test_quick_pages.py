@@ -94,16 +94,20 @@ def test_comfyui(page, tmp_path):
     assert done["8"][1]
 
 
-def test_a_service(page):
+def test_a_service(page, monkeypatch, capsys):
     from fastapi.testclient import TestClient
-
-    from diffmark.registry import Registry
 
     names, _ = page("quick-service.md")
     names["pipe"].set_progress_bar_config(disable=True)
     request, token = {"prompt": "green hills at noon"}, {"authorization": "Bearer sk-1"}
     answer = TestClient(names["app"]).post("/v1/images/generations", json=request, headers=token).json()
     image = base64.b64decode(answer["data"][0]["b64_json"])
-    with Registry.open("sqlite:///registry.db", actor="gateway") as registry:
-        principal = registry.identify(diffmark.detect(image)).verdict.principal
-    assert principal.startswith("token-")
+    Path("picture.png").write_bytes(image)
+    (command,) = re.findall(
+        r"`diffmark (identify picture.png [^`]+)`", (ROOT / "docs/quick-service.md").read_text()
+    )
+    monkeypatch.setattr(sys, "argv", ["diffmark", *shlex.split(command)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    assert "picture.png: token-" in capsys.readouterr().out

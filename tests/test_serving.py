@@ -11,6 +11,7 @@ import io
 import json
 import sys
 import types
+import zipfile
 from pathlib import Path
 
 import httpx
@@ -54,6 +55,30 @@ def engine():
             "created": 1,
             "data": [{"b64_json": encoded(picture(seed=n))} for n in range(request.get("n", 1))],
         }
+
+    @app.get("/v1/images/{number}/content")
+    def content(number: str):  # SGLang's pictures that stay on disk
+        return Response(picture("JPEG"), media_type="image/jpeg")
+
+    @app.post("/files/v1/images/generations")
+    def files():  # vLLM-Omni with response_format=file and n=2
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            for n in range(2):
+                archive.writestr(f"image_{n}.png", picture(seed=n))
+        return Response(buffer.getvalue(), media_type="application/zip")
+
+    @app.get("/v1/videos/{number}/content")
+    def video(number: str):
+        return Response(b"frames", media_type="video/mp4")
+
+    @app.get("/v1/videos/{number}")
+    def job(number: str):
+        return {"id": number, "status": "completed"}
+
+    @app.post("/v1/chat/completions/batch")
+    def batch(request: dict):
+        return {"choices": [chat({})["choices"][0]]}
 
     @app.post("/v1/images/edits")
     def edits():
@@ -167,6 +192,22 @@ def test_raw_images_are_marked_in_their_format(client, registry):
     assert owner(registry, answer.content) == principal_of_token(TOKEN)
 
 
+def test_no_other_way_to_a_picture_is_open(client, registry):
+    """Files of pictures, archives, what is fetched later, batches; videos are refused."""
+    principal = principal_of_token(TOKEN)
+    assert owner(registry, client.get("/v1/images/abc/content", headers=TOKEN).content) == principal
+    answer = client.post("/files/v1/images/generations", headers=TOKEN)
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.namelist() == ["image_0.png", "image_1.png"]
+        assert [owner(registry, archive.read(name)) for name in archive.namelist()] == [principal] * 2
+    (choice,) = client.post("/v1/chat/completions/batch", json={}, headers=TOKEN).json()["choices"]
+    assert owner(registry, bytes_of(choice["message"]["content"][1]["image_url"]["url"])) == principal
+    answer = client.get("/v1/videos/abc/content", headers=TOKEN)
+    assert answer.status_code == 502
+    assert "type video/mp4" in answer.json()["error"]["message"]
+    assert client.get("/v1/videos/abc", headers=TOKEN).json() == {"id": "abc", "status": "completed"}
+
+
 def test_what_cannot_be_marked_is_not_passed_on(client, registry):
     answer = client.post("/broken/v1/images/generations", headers=TOKEN)
     assert answer.status_code == 502
@@ -194,7 +235,7 @@ def test_middleware_finds_its_registry_in_the_environment(monkeypatch, tmp_path)
     app = engine()
     app.add_middleware(MarkImages)
     image = TestClient(app).post("/v1/images/edits", headers=TOKEN).json()["data"][0]["url"]
-    with Registry.open(url, actor="gateway") as registry:
+    with Registry.open(url) as registry:
         assert owner(registry, bytes_of(image)) == principal_of_token(TOKEN)
 
 
@@ -252,5 +293,5 @@ def test_the_endpoint_of_hugging_face(monkeypatch, model_folder, tmp_path):
     parameters = {"num_inference_steps": 1, "num_images_per_prompt": 2, "height": 256, "width": 256}
     answer = handler({"inputs": "a hill", "parameters": parameters, "principal": "user-42"})
     images = [base64.b64decode(image) for image in answer["images"]]
-    with Registry.open(url, actor="gateway") as registry:
+    with Registry.open(url) as registry:
         assert [owner(registry, image) for image in images] == ["user-42"] * 2

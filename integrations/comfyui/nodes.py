@@ -112,7 +112,11 @@ class Detect:
             "required": {"image": ("IMAGE",)},
             "optional": {
                 "secret": ("STRING", {"default": ""}),
-                "fpr": ("FLOAT", {"default": 1e-6, "min": 1e-12}),
+                # The interface rounds to its step unless it is told not to.
+                "fpr": (
+                    "FLOAT",
+                    {"default": 1e-6, "min": 1e-12, "max": 0.5, "step": 1e-6, "round": False},
+                ),
             },
         }
 
@@ -132,7 +136,8 @@ class SaveWithCredentials:
     CATEGORY, FUNCTION, OUTPUT_NODE = CATEGORY, "save", True
     RETURN_TYPES = ()
     DESCRIPTION = (
-        "Marks each image with a fresh key of the registry, saves and signs it with Content Credentials."
+        "Marks each image with a fresh key of the registry, saves and signs it with Content Credentials. "
+        "The workflow is not written into the files: it names keys and certificates."
     )
 
     @classmethod
@@ -153,16 +158,17 @@ class SaveWithCredentials:
         from diffmark.registry import Registry
 
         signer = ManifestSigner(Path(certificate), Path(private_key))
-        codec, folder, names = PixelCodec(as_ring().current), _output_folder(), []
+        codec, names = PixelCodec(as_ring().current), []
+        folder, stem, number, subfolder = _place(filename_prefix, image)
         folder.mkdir(parents=True, exist_ok=True)
-        with Registry.open(registry, actor="comfyui") as keys:
-            for one in image:
+        with Registry.open(registry) as keys:
+            for index, one in enumerate(image):
                 key = keys.issue(principal, reason="saved by ComfyUI")
-                path = _free_name(folder, filename_prefix)
+                path = folder / f"{stem.replace('%batch_num%', str(index))}_{number + index:05}_.png"
                 codec.embed(_picture(one), key.secret).image.save(path)
                 name, manifest = signer.sign(path, keys.manifests.handle(key.hex))
                 keys.manifests.put(name, key.hex, manifest)
-                names.append({"filename": path.name, "subfolder": "", "type": "output"})
+                names.append({"filename": path.name, "subfolder": subfolder, "type": "output"})
         return {"ui": {"images": names}}
 
 
@@ -171,18 +177,21 @@ def _picture(image):
     return image[..., :3].detach().float().clamp(0, 1).cpu().numpy()
 
 
-def _output_folder():
+def _place(prefix, image):
+    """Folder, stem, first number and subfolder of files, as ComfyUI's own nodes name them."""
     try:
         import folder_paths  # of ComfyUI
     except ImportError:
-        return Path("output")
-    return Path(folder_paths.get_output_directory())
-
-
-def _free_name(folder, prefix):
-    prefix = Path(prefix).name or "DiffMark"
-    taken = {path.name for path in folder.glob(f"{prefix}_*.png")}
-    return next(folder / name for n in range(1, 10**9) if (name := f"{prefix}_{n:05d}_.png") not in taken)
+        folder, stem = Path("output"), Path(prefix).name or "DiffMark"
+        numbers = [
+            int(path.stem.split("_")[-2]) for path in folder.glob(f"{stem}_[0-9][0-9][0-9][0-9][0-9]_.png")
+        ]
+        return folder, stem, max(numbers, default=0) + 1, ""
+    height, width = image.shape[1:3]
+    folder, stem, number, subfolder, _ = folder_paths.get_save_image_path(
+        prefix, folder_paths.get_output_directory(), width, height
+    )
+    return Path(folder), stem, number, subfolder
 
 
 NODE_CLASS_MAPPINGS = {

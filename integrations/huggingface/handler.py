@@ -7,11 +7,13 @@ Each image carries a fresh key of the registry that DIFFMARK_REGISTRY names, iss
 
 import base64
 import io
+import threading
 from typing import Any
 
 import diffmark
 from diffmark.integrations.accounts import ANONYMOUS, Marker
 from diffmark.mark.loading import load_pipeline
+from diffmark.secret import to_hex
 
 
 class EndpointHandler:
@@ -19,7 +21,7 @@ class EndpointHandler:
 
     def __init__(self, path: str = "") -> None:
         self.pipe = load_pipeline(path)
-        self.registry = Marker().registry
+        self.registry, self.lock = Marker().registry, threading.Lock()
         with diffmark.watermark(self.pipe, 0):
             pass
 
@@ -28,8 +30,14 @@ class EndpointHandler:
         parameters = data.get("parameters") or {}
         count = int(parameters.get("num_images_per_prompt", 1))
         secrets = [key.secret for key in self.registry.issue_many([principal] * count, reason="endpoint")]
-        with diffmark.watermark(self.pipe, secrets):
-            images = self.pipe(data["inputs"], **parameters).images
+        try:
+            # The toolkit calls from several threads, and a pipeline marks one run at a time.
+            with self.lock, diffmark.watermark(self.pipe, secrets, verify="raise"):
+                images = self.pipe(data["inputs"], **parameters).images
+        except Exception:
+            for secret in secrets:
+                self.registry.revoke(key=to_hex(secret), reason="its image was not marked")
+            raise
         return {"images": [_png(image) for image in images]}
 
 

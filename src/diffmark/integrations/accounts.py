@@ -26,13 +26,16 @@ def principal_of_token(headers: Mapping[str, str]) -> str:
 
 
 class Marker:
-    """Issues a key an image and writes it into the pixel layer."""
+    """Issues a key an image and writes it into the pixel layer.
+
+    The actor is DIFFMARK_ACTOR or the system's user, as on the command line: who makes a registry holds its roles.
+    """
 
     def __init__(self, registry: Registry | str | None = None, codec: PixelCodec | None = None) -> None:
         given = os.environ.get(REGISTRY) if registry is None else registry
         if given is None:
             raise ValueError(f"no registry to issue keys from: give one, or set {REGISTRY}")
-        self.registry = given if isinstance(given, Registry) else Registry.open(given, actor="gateway")
+        self.registry = given if isinstance(given, Registry) else Registry.open(given)
         self.codec = codec or PixelCodec(as_ring().current)
 
     def mark(self, image: bytes, principal: str, context: Any = None) -> bytes:

@@ -3,9 +3,9 @@
     app.add_middleware(MarkImages)                                      # FastAPI, Starlette
     vllm serve Qwen/Qwen-Image --omni --middleware diffmark.integrations.openai.MarkImages
 
-Images of /images/generations, /images/edits, /images/variations and /chat/completions are marked: `b64_json`, data
-addresses (in chat messages too), raw image bodies, whole responses and streams of events. What cannot be marked is
-not passed on: the client gets an error 502.
+Responses of paths with /images, /videos or /chat/completions in them are marked: `b64_json`, data addresses (in
+chat messages too), image files and ZIP archives of them, whole responses and streams of events. What cannot be
+marked is not passed on, and videos are among it: the client gets an error 502. Web sockets are not looked into.
 """
 
 from __future__ import annotations
@@ -19,10 +19,15 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from diffmark.images import ImageError
 from diffmark.integrations.accounts import Marker, principal_of_token
-from diffmark.integrations.pictures import mark_values
+from diffmark.integrations.pictures import mark_archive, mark_values
 
-PATHS = ("/images/generations", "/images/edits", "/images/variations", "/chat/completions")
+PATHS = (
+    "/images",
+    "/videos",
+    "/chat/completions",
+)  # /images/ID/content of SGLang, /chat/completions/batch too
 EVENT_STREAM = "text/event-stream"
 
 
@@ -39,7 +44,7 @@ class MarkImages:
         self.app, self.marker, self.principal_of, self.paths = app, marker or Marker(), principal_of, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].rstrip("/").endswith(self.paths):
+        if scope["type"] != "http" or not any(f"{part}/" in f"{scope['path']}/" for part in self.paths):
             await self.app(scope, receive, send)
             return
         principal = self.principal_of(Headers(scope=scope))
@@ -118,14 +123,24 @@ class _Response:
         return b"\n".join([*rest, b"data: " + await self._marked(data, "application/json")])
 
     async def _marked(self, body: bytes, kind: str | None = None) -> bytes:
-        kind = kind or self._kind
+        if not body:
+            return body
         try:
-            if kind.startswith("image/"):
-                return await anyio.to_thread.run_sync(self._mark, body)
-            if kind != "application/json" or not body:
-                return body
-            found: Any = json.loads(body)
-            marked = await anyio.to_thread.run_sync(mark_values, found, self._mark)
+            return await anyio.to_thread.run_sync(self._marked_as, kind or self._kind, body)
         except Exception as error:  # whatever it is: the picture stays here
             raise _UnmarkedError(str(error)) from error
-        return body if marked == found else json.dumps(marked).encode()
+
+    def _marked_as(self, kind: str, body: bytes) -> bytes:
+        if kind.startswith("image/"):
+            return self._mark(body)
+        if kind == "application/zip":
+            return mark_archive(body, self._mark)
+        if kind.startswith("text/"):
+            return mark_values(body.decode(), self._mark).encode()
+        if kind == "application/json":
+            found: Any = json.loads(body)
+            marked = mark_values(found, self._mark)
+            return body if marked == found else json.dumps(marked).encode()
+        if self._start["status"] >= 400:  # an error, in whatever form
+            return body
+        raise ImageError(f"a response of type {kind or 'unknown'}: only pictures are marked here")

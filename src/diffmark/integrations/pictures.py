@@ -6,6 +6,7 @@ import base64
 import binascii
 import io
 import re
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,15 @@ def mark_bytes(image: bytes, secret: SecretLike, codec: PixelCodec) -> bytes:
             raise ImageError("an animation: only single pictures are marked here")
     marked, buffer = codec.embed(picture, secret).image, io.BytesIO()
     marked.save(buffer, form, quality=QUALITY, **_metadata(image, picture))
+    return buffer.getvalue()
+
+
+def mark_archive(archive: bytes, mark: MarkFile) -> bytes:
+    """A ZIP archive of image files, as vLLM-Omni gives for several images, with each of them marked."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(archive)) as given, zipfile.ZipFile(buffer, "w") as made:
+        for member in given.infolist():
+            made.writestr(member.filename, mark(given.read(member)))
     return buffer.getvalue()
 
 
