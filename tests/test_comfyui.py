@@ -160,7 +160,7 @@ def test_files_are_named_as_comfyui_names_them(nodes, image, tmp_path, monkeypat
 
 
 def test_a_number_that_the_interface_would_round_is_not(nodes):
-    """Without `round`, a FLOAT is rounded to its step, 0.5 by default: 1e-6 would become 0."""
+    """Without `round`, a FLOAT that is edited is rounded to its step, 0.5 by default."""
     for node in nodes.values():
         for group in node.INPUT_TYPES().values():
             for kind, *options in group.values():
