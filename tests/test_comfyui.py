@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import sys
 import types
 from pathlib import Path
@@ -159,15 +160,16 @@ def test_files_are_named_as_comfyui_names_them(nodes, image, tmp_path, monkeypat
     assert asked == [("day/picture", "out", 192, 128)]
 
 
-def test_a_number_that_the_interface_would_round_is_not(nodes):
-    """Without `round`, a FLOAT that is edited is rounded to its step, 0.5 by default."""
+def test_numbers_fit_the_steps_that_the_interface_rounds_to(nodes):
+    """It rounds a FLOAT that is typed to as many digits as its step has; the step is 0.5 by default."""
     for node in nodes.values():
         for group in node.INPUT_TYPES().values():
             for kind, *options in group.values():
                 if kind == "FLOAT":
-                    option = options[0]
-                    steps = option["default"] / option.get("step", 0.5)
-                    assert option.get("round") is False or abs(steps - round(steps)) < 1e-9
+                    digits = max(0, -math.floor(math.log10(options[0].get("step", 0.5))))
+                    assert all(
+                        round(options[0][name], digits) == options[0][name] for name in ("default", "min")
+                    )
 
 
 def test_floats_a_little_outside_are_taken(nodes):

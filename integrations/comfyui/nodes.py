@@ -112,11 +112,8 @@ class Detect:
             "required": {"image": ("IMAGE",)},
             "optional": {
                 "secret": ("STRING", {"default": ""}),
-                # The interface rounds to its step unless it is told not to.
-                "fpr": (
-                    "FLOAT",
-                    {"default": 1e-6, "min": 1e-12, "max": 0.5, "step": 1e-6, "round": False},
-                ),
+                # The interface rounds what is typed to as many digits as the step has.
+                "fpr": ("FLOAT", {"default": 1e-6, "min": 1e-9, "max": 0.5, "step": 1e-9}),
             },
         }
 
