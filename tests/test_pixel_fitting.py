@@ -8,10 +8,15 @@ from PIL import Image
 from scipy.ndimage import uniform_filter
 
 from diffmark.pixel.arrivals import COPIES
+from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.fitting import evened, next_chroma, next_gain
+from diffmark.pixel.forecast import forecast
 from diffmark.pixel.keys import PUBLIC_KEY
-from diffmark.pixel.spectrum import box
+from diffmark.pixel.layout import Layout, PixelConfig
+from diffmark.pixel.spectrum import box, forward, inverse, lowest, planes
 from diffmark.pixel.tones import Tones
+from diffmark.pixel.visibility import Visibility
+from diffmark.pixel.writer import masking
 
 
 @pytest.mark.parametrize("shape", [(512, 512), (7, 300), (3, 3)])
@@ -54,3 +59,56 @@ def test_copies_are_frames(name: str) -> None:
     frame, present = COPIES[name](picture)
     assert frame.shape == (3, 512, 512)
     assert present is None or 0.45 < present.mean() < 0.55
+
+
+def busy(width: int, height: int) -> Image.Image:
+    """Noise of several scales."""
+    rng = np.random.default_rng(4)
+    layers = [
+        Image.fromarray(rng.integers(0, 256, (max(2, height // n), max(2, width // n), 3), np.uint8)).resize(
+            (width, height), Image.Resampling.BICUBIC
+        )
+        for n in (4, 16, 64)
+    ]
+    return Image.fromarray(np.mean([np.asarray(layer) for layer in layers], axis=0).astype(np.uint8))
+
+
+def test_the_lowest_coefficients_are_a_corner_of_the_transform() -> None:
+    plane = np.random.default_rng(5).normal(size=(512, 300)).astype(np.float32)
+    assert np.allclose(lowest(plane, 64), forward(plane)[:64, :64], atol=1e-4)
+
+
+def test_a_spectrum_is_sampled_at_the_pixels_of_any_shape() -> None:
+    spectrum = np.zeros((60, 60), np.float32)
+    spectrum[7, 5] = 512 / 2
+    y, x = ((np.arange(n) + 0.5) / n for n in (90, 64))
+    wave = np.outer(np.cos(np.pi * 7 * y), np.cos(np.pi * 5 * x))
+    assert np.allclose(inverse(spectrum, (90, 64)), wave, atol=1e-5)
+    assert not inverse(
+        np.pad(spectrum[7:8, 5:6], ((99, 0), (0, 0))), (64, 64)
+    ).any()  # too fine for 64 pixels
+
+
+def test_a_forecast_helps_bits_that_the_picture_speaks_against() -> None:
+    layout = Layout(PixelConfig(), PUBLIC_KEY)
+    picture = planes(busy(333, 300))
+    mask, signs = masking(picture[0]), np.ones(64)
+    found = forecast(picture, mask, layout, signs)
+    says = layout.frame_scores(picture[0] - box(picture[0], 7), picture[1:])[:5].sum(axis=0)
+    against, helped = says < -1, says > 1
+    assert found.amplitudes[:5, against].mean() > 1.3 * found.amplitudes[:5, helped].mean()
+    assert np.allclose(found.amplitudes, forecast(picture, mask, layout, signs).amplitudes)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (256, 256), (500, 333), (512, 512), (1200, 700)])
+def test_a_mark_that_is_not_fitted_to_copies_is_read_and_keeps_to_its_quality(size: tuple[int, int]) -> None:
+    codec, cover, secret = PixelCodec(), busy(*size), "00ff12345678abcd"
+    residual = codec.residual(cover, secret, rounds=0)
+    assert residual.shape == (size[1], size[0], 3)
+    pixels = np.clip(np.rint(np.asarray(cover) + residual), 0, 255).astype(np.uint8)
+    reading = codec.read(Image.fromarray(pixels), search=False)
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(secret), np.uint8))
+    assert np.sum((reading.margins > 0) == (bits > 0)) >= (60 if min(size) > 64 else 40)
+    if max(size) <= 512:
+        assert Visibility(cover).ssimulacra2(Image.fromarray(pixels)) == pytest.approx(82, abs=5)
+    assert not codec.residual(cover, secret, quality=100, rounds=0).any()

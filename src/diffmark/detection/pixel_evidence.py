@@ -50,8 +50,8 @@ def evidence_map(
 
 
 def _pattern(layout: Layout, signs: np.ndarray) -> Plane:
-    spectrum = np.sum([band.pattern(signs) for band in layout.bands if not band.plane], axis=0)
-    return inverse(spectrum.astype(np.float32))
+    reach = layout.reach(luma=True)
+    return inverse(np.sum([band.pattern(signs, reach) for band in layout.bands if not band.plane], axis=0))
 
 
 def _slope(luma: Plane) -> Plane:

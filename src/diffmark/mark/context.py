@@ -31,7 +31,6 @@ from diffmark.mark.readback import Verify, check_verify
 from diffmark.mark.steps import WatermarkCallback, both, check_free, latent_size
 from diffmark.pixel.codec import MIN_SIDE, MarkWarning, PixelCodec
 from diffmark.pixel.layout import PixelConfig
-from diffmark.pixel.writer import ROUNDS
 from diffmark.secret import SecretLike, as_secrets
 
 _log = logging.getLogger("diffmark")
@@ -46,7 +45,7 @@ def watermark(
     injection: Injection | None = None,
     pixel: PixelCodec | bool = True,
     verify: Verify = "warn",
-    rounds: int = ROUNDS,
+    rounds: int = 0,
 ) -> AbstractContextManager[Any]:
     """`watermark(pipe, secret)` or `watermark(pipe, codec, secret)`: marks in latents and pixels.
 
@@ -56,8 +55,8 @@ def watermark(
     `strength` scales delta; 0 gives images bit-identical to unmarked ones. `injection` defaults to the one the
     codec was trained with. `pixel` writes the pixel layer where latents are decoded: True with the operator's key
     (see `diffmark.keys.ring`), a PixelCodec with its own, False not at all. Each image's mark is read back once:
-    a failure warns, with `verify="raise"` it raises, and None leaves it out. `rounds` of fitting the pixel layer:
-    fewer are faster, and arrive less well (results/marking_cost.json).
+    a failure warns, with `verify="raise"` it raises, and None leaves it out. `rounds` of fitting the pixel layer
+    to copies of its picture: 0 is fast, 3 is what `embed` takes (results/marking_cost.json).
     The pipeline is as it was when the context ends, also after an exception.
     """
     if secrets is _MISSING:

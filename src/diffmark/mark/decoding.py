@@ -22,7 +22,6 @@ from diffmark.mark.readback import Verify, check_verify, complain, pictures_of, 
 from diffmark.parallel import on_all_cores
 from diffmark.pixel.codec import MIN_SIDE, PixelCodec
 from diffmark.pixel.layout import PixelConfig
-from diffmark.pixel.writer import ROUNDS
 from diffmark.secret import Bits, SecretLike, as_secrets
 
 Secrets = SecretLike | Callable[[], SecretLike]
@@ -59,9 +58,7 @@ def check_decoder(vae: Any, name: str) -> None:
 class PixelLayer:
     """Marks decoded pictures: one secret for all, or one a picture or video, in the order of decoding."""
 
-    def __init__(
-        self, codec: PixelCodec, secrets: Secrets, verify: Verify = "warn", rounds: int = ROUNDS
-    ) -> None:
+    def __init__(self, codec: PixelCodec, secrets: Secrets, verify: Verify = "warn", rounds: int = 0) -> None:
         self.codec, self.verify, self.rounds = codec, verify, rounds
         self._given = secrets if callable(secrets) else as_secrets(secrets, codec.length)
         self._used: list[Bits] = []  # since `begin`
@@ -73,7 +70,7 @@ class PixelLayer:
 
     @classmethod
     def of(
-        cls, pixel: PixelCodec | bool, secrets: Bits, verify: Verify, rounds: int = ROUNDS
+        cls, pixel: PixelCodec | bool, secrets: Bits, verify: Verify, rounds: int = 0
     ) -> PixelLayer | None:
         """True: under the operator's key; False: none."""
         if isinstance(pixel, PixelCodec):

@@ -27,7 +27,7 @@ AMPLITUDES = (0.3, 3.0)  # least and largest of a bit
 TONE_SCORES = {PLAIN: 3.3, SHRUNK: 2.05, CROPPED: 1.95}
 MAX_TONE = 1.4  # rms of the tones over that of the bits
 MAX_RAISE = 1.6  # of all tones, for the shrunk and the cropped copy
-FIRST_TONE, MIN_AMPLITUDE, MAX_AMPLITUDE = 0.5, 0.02, 4.0
+MIN_AMPLITUDE, MAX_AMPLITUDE = 0.02, 4.0
 
 
 def next_gain(gain: float, loss: float, factor: float, worst: float, best: float) -> float:
@@ -82,15 +82,15 @@ def _cost(amplitudes: NDArray[np.float64], costs: NDArray[np.float64], group: ND
 class Constellation:
     """The tones of a mark in one picture, fitted so that a search finds them in every copy."""
 
-    def __init__(self, tones: Tones, mask: Plane) -> None:
+    def __init__(self, tones: Tones, mask: Plane, first: float) -> None:
         self.tones, self.mask = tones, mask
         self._levels: dict[str, NDArray[np.float64]] = {}
-        self._amplitudes = np.full(len(tones.phases), FIRST_TONE)
+        self._amplitudes = np.full(len(tones.phases), first)
         self._share = 1.0  # that MAX_TONE leaves of them
 
     def waves(self, bits: Plane) -> Plane:
         """What is added to luma beside these bits."""
-        waves = self.tones.waves(self._amplitudes) * self.mask
+        waves = self.tones.waves(self._amplitudes, self.mask.shape) * self.mask
         self._share = min(1.0, MAX_TONE * float(bits.std()) / max(float(waves.std()), 1e-9))
         return waves * self._share
 

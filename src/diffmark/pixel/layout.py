@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffmark.pixel.keys import OperatorKey
-from diffmark.pixel.spectrum import FRAME, Band, Plane, forward, resample, whiten
+from diffmark.pixel.spectrum import FRAME, Band, Plane, forward, lowest, resample, whiten
 from diffmark.pixel.tones import Tones
 
 MAX_LENGTH = 128  # bits
@@ -67,23 +67,45 @@ class Layout:
             for band in self.config.bands
         )
 
+    def reach(self, luma: bool) -> int:
+        """Lowest coefficients along an axis that hold the bands of luma, or those of chroma."""
+        return max((band.reach for band in self.bands if luma == (band.plane == 0)), default=0)
+
     def scores(
         self, frame: NDArray[np.float32], present: Plane | None = None, white: Plane | None = None
     ) -> NDArray[np.float64]:
         """Scores of every band and bit of a frame (3, 512, 512), (K, L); `white` is its whitened luma, if known."""
-        luma = self.white_scores(whiten(frame[0], present) if white is None else white)
-        transforms = [forward(_centred(plane, present)) for plane in frame[1:]]
-        chroma = [band.scores(transforms[band.plane - 1]) for band in self.bands if band.plane]
-        return np.concatenate([luma, chroma])
+        white = whiten(frame[0], present) if white is None else white
+        return self.frame_scores(white, np.stack([_centred(plane, present) for plane in frame[1:]]))
+
+    def frame_scores(self, white: Plane, chroma: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Scores of every band and bit of whitened luma and of chroma (2, H, W), at most of the frame's size."""
+        luma = self.white_scores(white)
+        if not self.reach(luma=False):
+            return luma
+        transforms = [lowest(plane, self.reach(luma=False)) for plane in chroma]
+        return np.concatenate(
+            [luma, [band.scores(transforms[band.plane - 1]) for band in self.bands if band.plane]]
+        )
 
     def luma_scores(self, luma: Plane, present: Plane | None = None) -> NDArray[np.float64]:
         """Scores of the luma bands alone."""
         return self.white_scores(whiten(luma, present))
 
     def white_scores(self, white: Plane) -> NDArray[np.float64]:
-        """Scores of the luma bands of a whitened frame."""
+        """Scores of the luma bands of a whitened picture, of the frame's size or less."""
         transform = forward(white)
+        if white.shape != (FRAME, FRAME):
+            transform = _corner(transform, self.reach(luma=True))
         return np.stack([band.scores(transform) for band in self.bands if not band.plane])
+
+
+def _corner(transform: Plane, reach: int) -> Plane:
+    """The lowest coefficients of a transform, with zeros for those that it does not have."""
+    found = np.zeros((reach, reach), np.float32)
+    held = transform[:reach, :reach]
+    found[: held.shape[0], : held.shape[1]] = held
+    return found
 
 
 def _centred(plane: Plane, present: Plane | None) -> Plane:

@@ -11,14 +11,15 @@ a standard normal variable where there is no mark, whatever the picture is, beca
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.fft import dctn, idctn
+from scipy.fft import dctn, idct
 
 from diffmark.pixel.keys import OperatorKey
 
@@ -94,6 +95,11 @@ def whiten(luma: Plane, present: Plane | None = None) -> Plane:
     return np.clip(white, -CLIP, CLIP)
 
 
+def scaled(window: int, shape: tuple[int, ...]) -> int:
+    """The odd window, at least 3 pixels a side, that is to this shape what `window` is to the frame."""
+    return 2 * max(1, round((window * math.sqrt(shape[0] * shape[1]) / FRAME - 1) / 2)) + 1
+
+
 def planes(image: Image.Image) -> NDArray[np.float32]:
     """Luma, blue and red chroma of an RGB image, (3, H, W), levels of 0 ... 255; large ones at MAX_AREA pixels."""
     width, height = image.size
@@ -155,12 +161,33 @@ class Band:
         """The ring of radii, four cycles wide, of each coefficient."""
         return (radius(self.size).ravel()[self.index] / 4).astype(np.int64)
 
+    @property
+    def reach(self) -> int:
+        """Coefficients along an axis, from the lowest, that hold the band."""
+        return min(self.size, math.ceil(2 * self.high))
+
+    @cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        """Coefficients of each ring."""
+        return np.maximum(np.bincount(self.ring), 1)
+
+    def _positions(self, reach: int) -> NDArray[np.int64]:
+        """Flat positions of the coefficients in the corner of the `reach` lowest ones a side."""
+        if reach not in self._corners:
+            row, column = np.divmod(self.index, self.size)
+            self._corners[reach] = row * reach + column
+        return self._corners[reach]
+
+    @cached_property
+    def _corners(self) -> dict[int, NDArray[np.int64]]:
+        return {}
+
     def coefficients(self, transform: Plane) -> NDArray[np.float64]:
-        """The band's coefficients, each ring at unit deviation and without outliers."""
-        values = transform.ravel()[self.index].astype(np.float64)
-        count = np.maximum(np.bincount(self.ring), 1)
-        deviation = np.sqrt(np.bincount(self.ring, values**2) / count)[self.ring]
-        return np.clip(values / np.maximum(deviation, 1e-6), -OUTLIER, OUTLIER)
+        """The band's coefficients in a transform, or its lowest part, each ring at unit deviation, clipped."""
+        values = transform.ravel()[self._positions(transform.shape[1])].astype(np.float64)
+        deviation = np.sqrt(np.bincount(self.ring, values**2) / self._counts)
+        values *= (1 / np.maximum(deviation, 1e-6))[self.ring]
+        return np.clip(values, -OUTLIER, OUTLIER, out=values)
 
     def scores(self, transform: Plane) -> NDArray[np.float64]:
         """Score of every bit, (length,)."""
@@ -169,11 +196,11 @@ class Band:
         energy = np.bincount(self.owner, values**2, self.length)
         return signal / np.sqrt(np.maximum(energy, 1e-12))
 
-    def pattern(self, amplitudes: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Spectrum with `amplitudes[b]` times its sign at every coefficient of bit b, (size^2,)."""
-        spectrum = np.zeros(self.size * self.size, np.float32)
-        spectrum[self.index] = self.sign * amplitudes[self.owner]
-        return spectrum
+    def pattern(self, amplitudes: NDArray[np.float64], reach: int) -> Plane:
+        """The `reach` x `reach` lowest part of a spectrum: `amplitudes[b]` times its sign where bit b is."""
+        spectrum = np.zeros(reach * reach, np.float32)
+        spectrum[self._positions(reach)] = self.sign * amplitudes.astype(np.float32)[self.owner]
+        return spectrum.reshape(reach, reach)
 
 
 def forward(plane: Plane) -> Plane:
@@ -181,6 +208,25 @@ def forward(plane: Plane) -> Plane:
     return dctn(plane, norm="ortho")
 
 
-def inverse(spectrum: NDArray[np.float32], size: int = FRAME) -> Plane:
-    """The plane of a flat spectrum."""
-    return idctn(spectrum.reshape(size, size), norm="ortho")
+def lowest(plane: Plane, count: int) -> Plane:
+    """The `count` x `count` lowest coefficients of the cosine transform, without the others."""
+    height, width = plane.shape
+    return _cosines(height, count) @ (plane @ _cosines(width, count).T)
+
+
+@lru_cache(maxsize=8)
+def _cosines(size: int, count: int) -> NDArray[np.float32]:
+    """Rows of the transform along one axis, (count, size)."""
+    rows = np.cos(np.pi / size * np.outer(np.arange(count), np.arange(size) + 0.5)) * math.sqrt(2 / size)
+    rows[0] /= math.sqrt(2)
+    return rows.astype(np.float32)
+
+
+def inverse(spectrum: Plane, shape: tuple[int, int] = (FRAME, FRAME)) -> Plane:
+    """A plane of this shape of the lowest coefficients of a frame: what it cannot hold is left out.
+
+    A cosine is sampled at the shape's own pixels, which is what resampling the frame without loss would give.
+    """
+    height, width = shape
+    rows = idct(spectrum[:height, :width], axis=1, n=width, norm="ortho")
+    return idct(rows, axis=0, n=height, norm="ortho") * np.float32(math.sqrt(height * width) / FRAME)

@@ -22,6 +22,8 @@ COUNT = 24
 LOW, HIGH = 56.0, 112.0  # cycles a frame
 APART = 3.0  # the least distance of two tones, in cycles
 NEIGHBOURS = ((2, 0), (-2, 0), (0, 2), (0, -2), (2, 2), (-2, -2), (2, -2), (-2, 2))  # cycles from a tone
+HIGHEST = 0.46  # cycles a pixel that a mark is written at
+SHAPES = 8  # whose cosines are kept
 STEPS = 64  # frequencies are multiples of 1 / STEPS cycles
 
 
@@ -53,36 +55,46 @@ class Tones:
         return self.key.numbers("tone phases", COUNT) / 2**32 * 2 * np.pi
 
     @cached_property
-    def _columns(self) -> NDArray[np.float64]:
-        """Phases of kx x over the columns of the frame, x from 0 to 1, (COUNT, 512)."""
-        return 2 * np.pi * np.outer(self.frequencies[:, 0], (np.arange(FRAME) + 0.5) / FRAME)
+    def _grids(self) -> dict[tuple[int, int], tuple[NDArray[np.float32], NDArray[np.float32]]]:
+        return {}
 
-    @cached_property
-    def _rows(self) -> NDArray[np.float64]:
-        """Phases of ky y and the tone's own over the rows, (COUNT, 512)."""
-        return (
-            2 * np.pi * np.outer(self.frequencies[:, 1], (np.arange(FRAME) + 0.5) / FRAME)
-            + self.phases[:, None]
-        )
+    def _grid(self, shape: tuple[int, int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """cos and sin of ky y + phase over the rows and of kx x over the columns, (2 COUNT, size) each."""
+        if shape not in self._grids:
+            height, width = ((np.arange(size) + 0.5) / size for size in shape)
+            rows = 2 * np.pi * np.outer(self.frequencies[:, 1], height) + self.phases[:, None]
+            columns = 2 * np.pi * np.outer(self.frequencies[:, 0], width)
+            pair = [np.concatenate([np.cos(p), np.sin(p)]).astype(np.float32) for p in (rows, columns)]
+            if len(self._grids) >= SHAPES:
+                self._grids.clear()
+            self._grids[shape] = (pair[0], pair[1])
+        return self._grids[shape]
 
     def responses(self, white: Plane) -> NDArray[np.float64]:
-        """sum over the pixels of a frame of w(x, y) cos(2 pi k_t . (x, y) + phase_t), (COUNT,)."""
-        rows = np.concatenate([np.cos(self._rows), np.sin(self._rows)]).astype(np.float32) @ white
-        cos, sin = rows[: len(self.phases)], rows[len(self.phases) :]
-        return (cos * np.cos(self._columns) - sin * np.sin(self._columns)).sum(axis=1)
+        """sum over the pixels of a picture of w(x, y) cos(2 pi k_t . (x, y) + phase_t), (COUNT,)."""
+        rows, columns = self._grid(white.shape)
+        count = len(self.phases)
+        sums = (rows @ white) * columns  # cos cos, sin sin
+        return (sums[:count] - sums[count:]).sum(axis=1, dtype=np.float64)
 
     def level(self, white: Plane) -> NDArray[np.float64]:
-        """Root mean power of a whitened frame around each tone's frequency: what the tone has to stand out of."""
+        """Root mean power of a whitened picture around each tone's frequency: what it has to stand out of."""
         spectrum = rfft2(white)
         power = spectrum.real**2 + spectrum.imag**2
         kx, ky = np.rint(self.frequencies).astype(int).T
         flip = np.where(kx < 0, -1, 1)  # the other half of the spectrum says the same
-        around = [power[(flip * ky + y) % FRAME, flip * kx + x] for x, y in NEIGHBOURS]
+        height, last = power.shape[0], power.shape[1] - 1  # small pictures do not hold all tones
+        around = [
+            power[(flip * ky + y) % height, np.minimum(np.abs(flip * kx + x), last)] for x, y in NEIGHBOURS
+        ]
         return np.sqrt(np.mean(around, axis=0))
 
-    def waves(self, amplitudes: NDArray[np.float64]) -> Plane:
-        """sum_t amplitude_t cos(2 pi k_t . (x, y) + phase_t), x and y from 0 to 1 over the frame."""
-        amplitude = amplitudes[:, None]
-        rows = np.concatenate([amplitude * np.cos(self._rows), -amplitude * np.sin(self._rows)])
-        columns = np.concatenate([np.cos(self._columns), np.sin(self._columns)])
-        return rows.T.astype(np.float32) @ columns.astype(np.float32)
+    def waves(self, amplitudes: NDArray[np.float64], shape: tuple[int, int] = (FRAME, FRAME)) -> Plane:
+        """sum_t amplitude_t cos(2 pi k_t . (x, y) + phase_t), x and y from 0 to 1 over a picture of this shape.
+
+        Tones that its pixels cannot hold are left out.
+        """
+        rows, columns = self._grid(shape)
+        held = (np.abs(self.frequencies) < HIGHEST * np.array(shape[::-1])).all(axis=1)
+        amplitude = np.where(held, amplitudes, 0.0).astype(np.float32)[:, None]
+        return rows.T @ (np.concatenate([amplitude, -amplitude]) * columns)

@@ -7,7 +7,7 @@ The residual that is added to a picture is, in luma,
 with P_kb the pattern of bit b in band k, sigma_b = +-1 the bit, w_k the density of the mark in band k, and a mask
 of local activity; chroma bands have no mask. Amplitudes a_kb, tones c_t and the gain are fitted to copies of the
 picture as it may arrive (`arrivals`, `fitting`), within two bounds of visibility that are met at full size and at
-512 pixels.
+512 pixels. Without rounds of fitting they are a guess (`forecast`), which takes a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from scipy.ndimage import minimum_filter
 from diffmark.pixel.arrivals import BLURRED, COPIES, arrive
 from diffmark.pixel.fitting import (
     LOSS_POWER,
+    MAX_GAIN,
     TARGETS,
     TONE_SCORES,
     WEIGHTS,
@@ -31,16 +32,21 @@ from diffmark.pixel.fitting import (
     next_chroma,
     next_gain,
 )
-from diffmark.pixel.layout import Layout, to_frame
-from diffmark.pixel.spectrum import FRAME, Box, Plane, box, inverse, planes, resample
+from diffmark.pixel.forecast import Forecast, forecast
+from diffmark.pixel.layout import Layout
+from diffmark.pixel.spectrum import FRAME, Box, Plane, box, inverse, planes, resample, scaled
+from diffmark.pixel.tones import HIGHEST
 from diffmark.pixel.visibility import Visibility
 from diffmark.secret import Bits
 
-Residual = NDArray[np.float32]  # (3, 512, 512): luma, blue, red chroma, in levels of 0 ... 255
+Residual = NDArray[
+    np.float32
+]  # (3, h, w): luma, blue, red chroma, in levels of 0 ... 255, at most FRAME a side
 
 MIN_QUALITY, MAX_QUALITY = 79.0, 90.0  # SSIMULACRA2: no worse, and no better than a mark that is easy to read
-LARGE_MIN_QUALITY = 87.0  # of pictures that are larger than WORK_SIDE: they have more to read
+LARGE_MIN_QUALITY = 82.0  # of pictures that are larger than WORK_SIDE: people look at parts of them
 ROUNDS = 3
+FIRST_TONE = 0.5
 LUMA_RMS = 1.6  # levels, at gain 1
 CHROMA_RMS = 0.5
 # What a coefficient gets, to begin with, and the loss of quality for each unit of its energy, by cycles a frame of
@@ -50,18 +56,19 @@ CYCLES = (36.0, 54.0, 76.0, 100.0, 124.0)
 DENSITY = (0.3, 0.6, 1.0, 1.1, 1.3)
 COST = (1.04, 0.59, 0.38, 0.28, 0.19)
 MASK_POWER, MASK_FLOOR, MASK_WINDOW = 0.7, 1.5, 9
-HIGHEST = 0.46  # cycles a pixel that a mark is written at
+LARGE_MASK_POWER = 0.35  # of pictures that are larger than WORK_SIDE: their smooth places outlast a JPEG
 WORK_SIDE = 768  # pixels a side of the copy that a large picture is fitted on
 TILE, TILES = 512, 2  # parts of a large picture, a side, that its visibility is measured on
 TO_RGB = np.array([[1, 1, 1], [0, -0.344136, 1.772], [1.402, -0.714136, 0]], np.float32)  # of Y, Cb, Cr
 
 
-def masking(luma: Plane) -> Plane:
+def masking(luma: Plane, power: float = MASK_POWER) -> Plane:
     """How much of a change goes unseen at each place: least activity nearby, to a power, mean square 1."""
-    detail = luma - box(luma, MASK_WINDOW)
-    activity = np.sqrt(np.maximum(box(detail * detail, MASK_WINDOW), 0))
-    least = box(minimum_filter(activity, MASK_WINDOW, mode="reflect"), MASK_WINDOW)
-    mask = (least + MASK_FLOOR) ** MASK_POWER
+    window = scaled(MASK_WINDOW, luma.shape)
+    detail = luma - box(luma, window)
+    activity = np.sqrt(np.maximum(box(detail * detail, window), 0))
+    least = box(minimum_filter(activity, window, mode="reflect"), window)
+    mask = (least + MASK_FLOOR) ** power
     return mask / np.sqrt(np.mean(mask * mask))
 
 
@@ -89,13 +96,16 @@ class Writer:
     def fit(self, image: Image.Image, secret: Bits) -> Fit:
         """The residual of a secret (L,) for an RGB image."""
         work = _within(image, WORK_SIDE)
-        luma = to_frame(planes(work))[0]
-        mask = masking(luma)
+        picture = np.stack([resample(plane, _shape(image)) for plane in planes(work)])
+        large = max(image.size) > WORK_SIDE
+        mask = masking(picture[0], LARGE_MASK_POWER if large else MASK_POWER)
         signs = 2 * secret.astype(np.float64) - 1
-        amplitudes = np.ones((len(self.layout.bands), len(signs)))
-        tones = Constellation(self.layout.tones, mask)
+        first = Forecast(np.ones((len(self.layout.bands), len(signs))), FIRST_TONE, MIN_QUALITY)
+        if not self.rounds:
+            first = forecast(picture, mask, self.layout, signs)
+        amplitudes, tones = first.amplitudes, Constellation(self.layout.tones, mask, first.tone)
         parts = [Part.of(image, place) for place in _places(image)]
-        least = MIN_QUALITY if max(image.size) <= WORK_SIDE else LARGE_MIN_QUALITY
+        least = LARGE_MIN_QUALITY if large else MIN_QUALITY
         worst, best = (least, MAX_QUALITY) if self.quality is None else (self.quality, self.quality)
         density, costs = self._densities(min(image.size))
         gain, chroma = 1.0, 1.0
@@ -113,6 +123,10 @@ class Writer:
                 before, gain = gain, next_gain(gain, 100 - quality, wanted, worst, best)
                 chroma = next_chroma(chroma * before / gain, reached[BLURRED])
                 tones.fit({name: found[name].white for name in TONE_SCORES})
+        if not self.rounds:  # no copy has said how strong it must be
+            best = float(np.clip(first.quality, worst, best))
+            factor = ((100 - best) / max(100 - quality, 1e-3)) ** (1 / LOSS_POWER)
+            return Fit(residual * np.float32(min(factor, MAX_GAIN)), best)
         for _ in range(ROUNDS):
             if quality >= worst or not residual.any():
                 break
@@ -134,19 +148,19 @@ class Writer:
         self, signed: NDArray[np.float64], density: NDArray[np.float64], chroma: float, mask: Plane
     ) -> Residual:
         """The mark of all bands for signed amplitudes (K, L)."""
-        luma = np.zeros(FRAME * FRAME, np.float32)
-        residual = np.zeros((3, FRAME, FRAME), np.float32)
-        energy = 0.0
-        for band, weight, values in zip(self.layout.bands, density, signed, strict=True):
+        bands, luma, energy = self.layout.bands, self.layout.reach(luma=True), 0.0
+        spectra = [
+            np.zeros((reach, reach), np.float32) for reach in (luma, *2 * [self.layout.reach(luma=False)])
+        ]
+        for band, weight, values in zip(bands, density, signed, strict=True):
             if band.plane:
-                rms = chroma * weight * CHROMA_RMS
-                residual[band.plane] += inverse(band.pattern(values)) * (
-                    rms * FRAME / math.sqrt(len(band.index))
-                )
+                weight *= chroma * CHROMA_RMS * FRAME / math.sqrt(len(band.index))
             else:
-                luma += np.float32(weight) * band.pattern(values)
                 energy += weight**2 * len(band.index)
-        residual[0] = inverse(luma) * mask * (LUMA_RMS * FRAME / math.sqrt(max(energy, 1.0)))
+            spectra[band.plane] += band.pattern(weight * values, len(spectra[band.plane]))
+        spectra[0] *= LUMA_RMS * FRAME / math.sqrt(max(energy, 1.0))
+        residual = np.stack([inverse(spectrum, mask.shape) for spectrum in spectra])
+        residual[0] *= mask
         return residual
 
 
@@ -171,7 +185,7 @@ class Part:
     """What visibility is measured on: a picture as people see it, and its place in the frame."""
 
     cover: Image.Image
-    place: Box  # in the frame
+    place: Box  # in the residual
     visibility: Visibility
 
     @classmethod
@@ -181,13 +195,19 @@ class Part:
             cover, place = _within(image, FRAME), (0, 0, image.width, image.height)
         else:
             cover = image.crop(place)
-        x, y = FRAME / image.width, FRAME / image.height
+        height, width = _shape(image)
+        x, y = width / image.width, height / image.height
         left, top, right, bottom = place
         return cls(cover, (x * left, y * top, x * right, y * bottom), Visibility(cover))
 
     def quality(self, residual: Residual) -> float:
         """Estimate of SSIMULACRA2 with this residual."""
         return self.visibility.ssimulacra2(add(self.cover, residual, self.place))
+
+
+def _shape(image: Image.Image) -> tuple[int, int]:
+    """Height and width of an image's residual: its own, but for what is larger than the frame."""
+    return min(image.height, FRAME), min(image.width, FRAME)
 
 
 def _within(image: Image.Image, side: int) -> Image.Image:
