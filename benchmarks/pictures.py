@@ -21,7 +21,10 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 EVERY, TEST = 3, 2  # of the sorted files of a folder those with index % EVERY == TEST are reported on
 PARTS = ("tune", "test")
 READER = tuple(f"pixel/{name}" for name in ("keys", "layout", "reader", "search", "spectrum", "tones"))
-WRITER = (*READER, *(f"pixel/{name}" for name in ("arrivals", "codec", "fitting", "visibility", "writer")))
+WRITER = (
+    *READER,
+    *(f"pixel/{name}" for name in ("arrivals", "codec", "fitting", "forecast", "visibility", "writer")),
+)
 
 Row = dict[str, Any]
 

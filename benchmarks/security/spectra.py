@@ -41,7 +41,9 @@ def shifted(image: Image.Image, mark: Vector, strength: float) -> Image.Image:
     for band, values in zip(BANDS, np.split(mark, ends), strict=True):
         transforms[band.plane][band.index] = values
     for plane, part in ((0, 1.0), (1, CHROMA_SHARE), (2, CHROMA_SHARE)):
-        wave = inverse(transforms[plane]) * (masking(frame_of(image)[0]) if plane == 0 else 1)
+        wave = inverse(transforms[plane].reshape(FRAME, FRAME)) * (
+            masking(frame_of(image)[0]) if plane == 0 else 1
+        )
         residual[plane] = wave * (strength * part / max(float(wave.std()), 1e-9))
     return add(image, residual)
 

@@ -81,5 +81,5 @@ def _uphill(image: Image.Image, codec: PixelCodec, signs: Margins, margins: Marg
         values = transform.ravel()[band.index]
         ring = np.sqrt(np.bincount(band.ring, values**2) / np.maximum(np.bincount(band.ring), 1))[band.ring]
         total[band.index] = gain * band.sign * left[band.owner] / np.maximum(ring, 1e-6)
-    white = inverse(total) / deviation
+    white = inverse(total.reshape(FRAME, FRAME)) / deviation
     return np.sign(white - box(white))
