@@ -1,12 +1,18 @@
 """The HTTP service under load: clients on loopback that ask for detections as fast as they are answered.
 
-    python benchmarks/service_load.py [--clients 200] [--seconds 30] [--codec pixel] [--workers 2] [--tree DIR]
+    python benchmarks/service_load.py [--clients 200] [--seconds 30] [--codec pixel] [--workers 2]
+    python benchmarks/service_load.py --against RELEASE/src --rounds 3 --workers 2
+    python benchmarks/service_load.py --minutes 10 --workers 2
 
-Starts `diffmark serve` in a process of its own on a new registry, or that of another source tree (`--tree`, to
-compare releases on one machine), and appends a row to results/service_load.json: how many requests were answered,
-refused with 503, or failed, and how long those took. Clients send pictures in turn, all of them different, half of
-them marked. A client that is refused comes back after the time that Retry-After names. Each client has a token of
-its own. `--minutes` instead asks from few clients and records the memory of the service every 15 seconds.
+Starts `diffmark serve` in a process of its own on a new registry and puts a row into results/service_load.json:
+how many requests were answered, refused with 503, or failed, how long those took, and the CPU time of all processes
+of the service. `--against` measures another release by the same clients, in turn with this one; answers a second
+and answers a CPU second are compared round by round, for the machine may be busy with other things.
+
+Every request sends a file that was not sent before (one of 16 pictures, half of them marked, with a comment of its
+own), so that no answer comes from memory. Each client has a token and an address of its own (127.0.1.1 and on),
+for a network has a limit. A client that is refused comes back after the time that Retry-After names. `--minutes`
+instead asks from few clients and records the memory of the service every 15 seconds.
 """
 
 from __future__ import annotations
@@ -19,10 +25,12 @@ import os
 import random
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections import Counter
 from itertools import count
 from pathlib import Path
@@ -33,12 +41,18 @@ import numpy as np
 
 from diffmark.pixel.codec import PixelCodec
 from diffmark.provenance import provenance
-from diffmark.registry import Registry
-from diffmark.server.tokens import grant_token
 from diffmark.vista.paint import painted_scenes
 
 RESULT = Path(__file__).parents[1] / "results" / "service_load.json"
 PICTURES = 16
+REGISTRY = """
+import json, sys
+from diffmark.registry import Registry
+from diffmark.server.tokens import grant_token
+with Registry.open(sys.argv[1], actor="root", cache=False) as registry:
+    registry.issue("user-1")
+    print(json.dumps([grant_token(registry, f"client-{i}", "auditor")[1] for i in range(int(sys.argv[2]))]))
+"""  # run by the release that is measured
 Answer = tuple[int, float]  # status (0: no answer), seconds
 
 
@@ -49,59 +63,82 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=0, help="watch the memory for so long instead")
     parser.add_argument("--codec", default="pixel")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--tree", type=Path, help="source tree (its src folder) whose service is measured")
-    parser.add_argument("--label", default="this release")
+    parser.add_argument("--against", type=Path, help="src folder of another release, measured in turn")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--note", default="", help="what else the machine was doing")
     options = parser.parse_args()
     if options.clients > 400 or options.seconds > 120 or options.minutes > 15:
         parser.error("at most 400 clients, 120 seconds, 15 minutes")
-    environment = {**os.environ}
-    if options.tree:
-        environment["PYTHONPATH"] = str(options.tree.resolve())
+    images = pictures()
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(options.rounds):
+        for tree in (None, options.against) if options.against else (None,):
+            row = measure(tree, images, options)
+            rows.setdefault("this release" if tree is None else "release compared with", []).append(row)
+            print(
+                json.dumps({name: value for name, value in row.items() if name != "resident_mb"}), flush=True
+            )
+    kind = "memory" if options.minutes else "load"
+    names = ("clients", "seconds", "minutes", "codec", "workers", "rounds", "note")
+    config = {name: getattr(options, name) for name in names}
+    config |= {"cores": len(os.sched_getaffinity(0)), "date": time.strftime("%Y-%m-%d")}
+    record(kind, {**config, **rows, **compared(*rows.values())} if options.against else {**config, **rows})
+
+
+def measure(tree: Path | None, images: list[bytes], options: argparse.Namespace) -> dict[str, Any]:
+    """One run of one release; its registry and its keys are its own."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/registry.db"
-        with Registry.open(url, actor="root", cache=False) as registry:
-            registry.issue("user-1")
-            tokens = [grant_token(registry, f"client-{i}", "auditor")[1] for i in range(options.clients)]
+        environment = {**os.environ, "XDG_DATA_HOME": folder}
+        if tree is not None:
+            environment["PYTHONPATH"] = str(tree.resolve())
+        made = [sys.executable, "-c", REGISTRY, url, str(options.clients)]
+        tokens = json.loads(subprocess.run(made, env=environment, check=True, capture_output=True).stdout)
         port = free_port()
         command = [sys.executable, "-m", "diffmark", "serve", "--registry", url, "--actor", "root"]
         command += ["--port", str(port), "--codec", options.codec]
-        if options.workers > 1:
-            command += ["--workers", str(options.workers)]
+        if tree is None:  # releases before operator keys read under the public key alone, and in one process
+            command += ["--key", "public", "--workers", str(options.workers)]
+        load = os.getloadavg()[0]
         with open(os.path.join(folder, "log"), "w") as log:
             server = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         try:
             wait_until_ready(port, server)
-            load = os.getloadavg()[0]
-            images = pictures()
             if options.minutes:
-                row = watch_memory(port, tokens, images, server.pid, options)
-            else:
-                before = processor_seconds(server.pid)
-                answers, health = asyncio.run(bombard(port, tokens, images, options.seconds))
-                row = summary(answers, health, options.seconds)
-                row |= {"server_peak_mb": sum(memory(server.pid, "VmHWM"))}
-                used = processor_seconds(server.pid) - before
-                row |= {"server_cpu_seconds": round(used, 2)}
-                row |= {"server_cpu_ms_an_answer": round(1000 * used / max(row["answered"], 1), 2)}
+                return watch_memory(port, tokens, images, server.pid, options) | {"load_before": load}
+            before = processor_seconds(server.pid)
+            answers, health = asyncio.run(bombard(port, tokens, images, options.seconds))
+            used = processor_seconds(server.pid) - before
+            row = summary(answers, health, options.seconds) | {"load_before": load}
+            row |= {"server_peak_mb": round(sum(memory(server.pid, "VmHWM")), 1)}
+            row |= {"server_cpu_seconds": round(used, 2)}
+            return row | {"server_cpu_ms_an_answer": round(1000 * used / max(row["answered"], 1), 2)}
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait(60)
-    names = ("clients", "seconds", "minutes", "codec", "workers", "label")
-    config = {name: getattr(options, name) for name in names}
-    config |= {"cores": len(os.sched_getaffinity(0)), "load_before": load, "date": time.strftime("%Y-%m-%d")}
-    record(config | row)
 
 
-def record(row: dict[str, Any]) -> None:
-    """Add a row; one of the same label, codec and kind is replaced."""
+def compared(own: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many times the answers a second and the answers a CPU second of the other release, round by round."""
+    pairs = list(zip(own, other, strict=True))
+    rates = [mine["answered_per_second"] / max(theirs["answered_per_second"], 0.01) for mine, theirs in pairs]
+    costs = [theirs["server_cpu_ms_an_answer"] / mine["server_cpu_ms_an_answer"] for mine, theirs in pairs]
+    return {
+        "times_the_answers_a_second": [round(rate, 2) for rate in rates],
+        "times_the_answers_a_cpu_second": [round(cost, 2) for cost in costs],
+    }
+
+
+def record(kind: str, row: dict[str, Any]) -> None:
+    """Put a row into the results; the one of this kind, codec and number of workers is replaced."""
     document = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    same = ("label", "codec", "workers", "minutes")
-    rows = [old for old in document.get("rows", []) if "label" in old]
-    rows = [old for old in rows if any(old[name] != row[name] for name in same)]
+    row = {"kind": kind, **row}
+    same = ("kind", "codec", "workers")
+    rows = [old for old in document.get("rows", []) if any(old.get(name) != row[name] for name in same)]
     config = {"image": "256x256 PNG", "pictures": PICTURES, "marked": "every other one"}
+    config |= {"files": "each sent once"}
     head = provenance("python benchmarks/service_load.py", config)
     RESULT.write_text(json.dumps({**head, "rows": [*rows, row]}, indent=1) + "\n")
-    print(json.dumps(row, indent=1))
 
 
 def pictures() -> list[bytes]:
@@ -115,6 +152,14 @@ def pictures() -> list[bytes]:
         image.save(buffer, "PNG")
         found.append(buffer.getvalue())
     return found
+
+
+def file_of(picture: bytes, number: int) -> bytes:
+    """The same picture in a file of its own: a PNG with a comment behind its header."""
+    head = 8 + 25  # signature and IHDR
+    body = b"tEXtnumber\0" + str(number).encode()
+    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+    return picture[:head] + chunk + picture[head:]
 
 
 def free_port() -> int:
@@ -141,38 +186,44 @@ async def bombard(
     """Answers to the clients, and to somebody who asks for the health of the service all the while."""
     answers: list[Answer] = []
     health: list[Answer] = []
-    turn = count()
+    turn = count(int(1e6 * time.time()))
     deadline = time.monotonic() + seconds
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", limits=limits, timeout=60) as http:
 
-        async def once(method: str, path: str, into: list[Answer], **options: Any) -> httpx.Response | None:
-            start = time.perf_counter()
-            try:
-                answer = await http.request(method, path, **options)
-            except httpx.HTTPError as error:
-                print(f"{path}: {error!r}", file=sys.stderr)
-                into.append((0, time.perf_counter() - start))
-                return None
-            into.append((answer.status_code, time.perf_counter() - start))
-            return answer
+    def connected(number: int) -> httpx.AsyncClient:
+        address = f"127.0.{1 + number // 250}.{1 + number % 250}"
+        transport = httpx.AsyncHTTPTransport(local_address=address, verify=False)
+        return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", transport=transport, timeout=60)
 
-        async def client(token: str) -> None:
-            headers = {"Authorization": f"Bearer {token}"}
+    async def once(http: httpx.AsyncClient, path: str, into: list[Answer], **options: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            answer = await http.request("POST" if options else "GET", path, **options)
+        except httpx.HTTPError as error:
+            print(f"{path}: {error!r}", file=sys.stderr)
+            into.append((0, time.perf_counter() - start))
+            return None
+        into.append((answer.status_code, time.perf_counter() - start))
+        return answer
+
+    async def client(number: int, token: str) -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with connected(number) as http:
             while time.monotonic() < deadline:
-                files = {"images": ("a.png", images[next(turn) % len(images)])}
-                answer = await once("POST", "/v1/detect", answers, headers=headers, files=files)
+                sent = next(turn)
+                files = {"images": ("a.png", file_of(images[sent % len(images)], sent))}
+                answer = await once(http, "/v1/detect", answers, headers=headers, files=files)
                 if answer is not None and answer.status_code == 503:
                     await asyncio.sleep(float(answer.headers["retry-after"]) * random.uniform(1, 1.5))
                 elif pause:
                     await asyncio.sleep(pause)
 
-        async def watch() -> None:
+    async def watch() -> None:
+        async with connected(len(tokens)) as http:
             while time.monotonic() < deadline:
-                await once("GET", "/health", health)
+                await once(http, "/health", health)
                 await asyncio.sleep(0.5)
 
-        await asyncio.gather(watch(), *(client(token) for token in tokens))
+    await asyncio.gather(watch(), *(client(number, token) for number, token in enumerate(tokens)))
     return answers, health
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import os
 import signal
 import socket
@@ -9,14 +11,18 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from pixel_vectors import scene
 
 from diffmark.registry import Registry
 from diffmark.server.limits import Limits
 from diffmark.server.shared_limits import SharedLimiter
+from diffmark.server.starting import Starting
 from diffmark.server.tokens import grant_token
 
 WAIT = 240  # seconds; a busy machine takes its time
@@ -51,18 +57,32 @@ def wait_until_ready(process, address):
 @pytest.fixture
 def folder(tmp_path):
     with Registry.open(f"sqlite:///{tmp_path / 'registry.db'}", actor="root") as registry:
-        (tmp_path / "token").write_text(grant_token(registry, "ops", "operator")[1])
+        for name, role in (("ops", "operator"), ("ann", "auditor")):
+            (tmp_path / role).write_text(grant_token(registry, name, role)[1])
     return tmp_path
 
 
-def bearer(folder):
-    return {"Authorization": f"Bearer {(folder / 'token').read_text()}"}
+def bearer(folder, role="operator"):
+    return {"Authorization": f"Bearer {(folder / role).read_text()}"}
 
 
-def test_kill_9_loses_no_acknowledged_key_or_log_entry(folder):
+def test_kill_9_loses_no_acknowledged_key_log_entry_or_verdict(folder):
     process, address = serve(folder)
     wait_until_ready(process, address)
-    acknowledged = []
+    acknowledged, verdicts = [], []
+
+    def identify():
+        buffer = io.BytesIO()
+        scene(1, (200, 160)).save(buffer, "PNG")
+        with httpx.Client(base_url=address, headers=bearer(folder, "auditor"), timeout=60) as http:
+            for number in range(400):
+                files = {"images": ("a.png", buffer.getvalue())}
+                try:
+                    answer = http.post("/v1/identify", data={"reason": f"case {number}"}, files=files)
+                except httpx.HTTPError:
+                    return
+                if answer.status_code == 200:
+                    verdicts.append(f"case {number}")
 
     def ask():
         with httpx.Client(base_url=address, headers=bearer(folder), timeout=60) as http:
@@ -74,23 +94,26 @@ def test_kill_9_loses_no_acknowledged_key_or_log_entry(folder):
                 if answer.status_code == 201:
                     acknowledged.append(answer.json()["key"])
 
-    threads = [threading.Thread(target=ask) for _ in range(3)]
+    threads = [threading.Thread(target=target) for target in (ask, ask, ask, identify)]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + WAIT
-    while len(acknowledged) < 8 and time.monotonic() < deadline:
+    while (len(acknowledged) < 8 or len(verdicts) < 4) and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)  # of this test's own session
     process.wait()
     for thread in threads:
         thread.join()
     assert len(acknowledged) >= 8
+    assert len(verdicts) >= 4
     with Registry.open(f"sqlite:///{folder / 'registry.db'}", actor="root", cache=False) as registry:
         numbers = {int(key, 16) for key in acknowledged}
         with registry.store.read() as connection:
             assert set(registry.store.rows_of(connection, sorted(numbers))) == numbers
         issues = [entry for entry in registry.log(10_000) if entry.action == "issue"]
         assert len(issues) >= len(acknowledged)
+        asked = {entry.reason for entry in registry.log(10_000) if entry.action == "identify"}
+        assert set(verdicts) <= asked
         assert registry.verify().entries >= len(issues)
 
 
@@ -131,3 +154,69 @@ def test_two_limiters_on_one_file_are_one(tmp_path):
     assert other.wait("a", now=100.0) == 0
     assert second.wait("a", now=101.0) == 0
     assert first.wait("b", now=100.0) == 0
+
+
+def test_sigterm_lets_requests_under_way_finish(folder):
+    files = []
+    for number in range(12):  # unmarked: they are searched, which takes a while
+        buffer = io.BytesIO()
+        scene(number, (400, 300)).save(buffer, "PNG")
+        files.append(buffer.getvalue())
+    process, address = serve(folder)
+    codes = []
+    try:
+        wait_until_ready(process, address)
+
+        def detect(data):
+            with httpx.Client(base_url=address, headers=bearer(folder, "auditor"), timeout=WAIT) as http:
+                codes.append(http.post("/v1/detect", files={"images": ("a.png", data)}).status_code)
+
+        threads = [threading.Thread(target=detect, args=(data,)) for data in files]
+        for thread in threads:
+            thread.start()
+        deadline, waiting = time.monotonic() + WAIT, 0.0
+        while waiting < 2 and time.monotonic() < deadline:
+            lines = httpx.get(f"{address}/metrics", timeout=60).text.splitlines()
+            waiting = max(float(line.split()[1]) for line in lines if line.startswith("diffmark_waiting "))
+        assert waiting >= 2
+    finally:
+        process.terminate()
+    for thread in threads:
+        thread.join()
+    assert (codes, process.wait(120)) == ([200] * 12, -signal.SIGTERM)
+
+
+def test_a_service_is_alive_while_it_loads_and_ready_when_it_has():
+    loaded, closed = threading.Event(), []
+
+    def build():
+        assert loaded.wait(WAIT)
+
+        @asynccontextmanager
+        async def lifespan(app):
+            yield
+            closed.append(True)
+
+        app = FastAPI(lifespan=lifespan)
+        app.get("/ready")(lambda: {"status": "ready"})
+        return app
+
+    async def scenario():
+        app, inbox, outbox = Starting(build, pytest.fail), asyncio.Queue(), asyncio.Queue()
+        life = asyncio.create_task(app({"type": "lifespan"}, inbox.get, outbox.put))
+        await inbox.put({"type": "lifespan.startup"})
+        assert (await outbox.get())["type"] == "lifespan.startup.complete"
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as http:
+            codes = [(await http.get(path)).status_code for path in ("/health", "/ready", "/v1/me")]
+            refused = await http.get("/ready")
+            loaded.set()
+            deadline = time.monotonic() + WAIT
+            while (ready := (await http.get("/ready")).status_code) != 200 and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+        assert not closed
+        await inbox.put({"type": "lifespan.shutdown"})
+        await life
+        return codes, refused.headers["retry-after"], ready
+
+    assert asyncio.run(scenario()) == ([200, 503, 503], "2", 200)
+    assert closed == [True]

@@ -136,7 +136,6 @@ def build(options: Options) -> FastAPI:
             batch_size=options.batch_size,
         )
         limits = Limits()
-        limits = replace(limits, requests=max(1, -(-limits.requests // options.workers)))
         threads = max(1, cores() // options.workers)
         service = Service(detector, registry, limits, threads=threads, signing=signing)
         if options.shared is not None:

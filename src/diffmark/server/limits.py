@@ -15,7 +15,7 @@ class Limits:
     upload_bytes: int = 30_000_000  # a request's body
     pixels: int = 50_000_000  # an image
     images: int = 16  # images a request
-    requests: int = 256  # at the same time, of all workers
+    requests: int = 256  # at the same time, of one process
     seconds: float = 30.0  # until a request is given up
     per_minute: float = 120.0  # requests a token
     burst: int = 30

@@ -18,7 +18,7 @@ from diffmark.parallel import cores
 from diffmark.secret import Bits
 from diffmark.server.batching import Batcher, OverloadError
 
-GUESS = 0.4  # seconds that an image is read in, until some were
+GUESS = 0.1  # seconds that an image is read in, until some were
 PATIENCE = 0.5  # share of a request's time that it may wait for others
 
 
