@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
+import re
 import sys
 import zlib
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import certificates
 import numpy as np
@@ -325,3 +329,20 @@ def test_recover_finds_without_a_service(stripped, scene, tmp_path, capsys, monk
     assert (code, name in out, "changed" in out) == (0, True, True)
     code, _, err = run(capsys, monkeypatch, *recover, scene)
     assert (code, "no manifest is known" in err) == (1, True)
+
+
+def test_the_entry_for_the_list_of_algorithms_fits_its_schema():
+    """Fields and patterns of softbinding-algorithm-list.schema.json (C2PA 2.3)."""
+    entry = json.loads((Path(__file__).parents[1] / "docs" / "c2pa-algorithm.json").read_text())
+    known = {"identifier", "alg", "type", "decodedMediaTypes", "entryMetadata", "softBindingResolutionApis"}
+    assert set(entry) == known
+    assert (entry["alg"], entry["type"], entry["decodedMediaTypes"]) == (ALGORITHM, "watermark", ["image"])
+    assert 0 <= entry["identifier"] <= 65535
+    namespace = r"[A-Za-z]{2,63}(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)+\.?"
+    metadata = entry["entryMetadata"]
+    assert all(re.fullmatch(namespace, name) for name in [entry["alg"], *metadata["categories"]])
+    assert datetime.datetime.fromisoformat(metadata["dateEntered"].replace("Z", "+00:00")).tzinfo
+    assert re.fullmatch(r"[^@\s]+@[^@\s]+\.[a-z]+", metadata["contact"])
+    for address in (metadata["informationalUrl"], *entry["softBindingResolutionApis"]):
+        assert urlsplit(address).scheme == "https"
+    assert metadata["description"]
