@@ -115,6 +115,33 @@ def test_on_the_command_line(registry, tmp_path):
     assert rows[0]["basis"] == "fingerprint"
 
 
+def test_marked_images_are_kept_and_found_when_their_mark_is_gone(tmp_path):
+    url = ["--registry", f"sqlite:///{tmp_path / 'registry.db'}", "--actor", "root"]
+    run = CliRunner().invoke
+    scene(1, (400, 300)).save(tmp_path / "a.png")
+    command = ["embed", str(tmp_path / "a.png"), "--out", str(tmp_path / "b.png"), "--fingerprints", "--json"]
+    done = run(app, [*command, *url])
+    assert done.exit_code == 2
+    assert "give --secret or --principal" in done.output
+    done = run(app, [*command, "--principal", "user-42", *url])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["fingerprint"] == "pdq"
+    # The plain picture has the likeness and not the mark; the other has neither.
+    scene(2, (400, 300)).save(tmp_path / "c.png")
+    asked = [str(tmp_path / name) for name in ("a.png", "b.png", "c.png")]
+    done = run(app, ["identify", *asked, "--codec", "pixel", "--fingerprints", "--json", *url])
+    first, marked, other = (json.loads(line) for line in done.stdout.splitlines())
+    assert done.exit_code == 1
+    assert first["verdict"]["principal"] is None
+    assert (first["fingerprint"]["basis"], first["fingerprint"]["principal"]) == ("fingerprint", "user-42")
+    assert marked["verdict"]["principal"] == "user-42"
+    assert "fingerprint" not in marked
+    assert other["fingerprint"]["principal"] is None
+    done = run(app, ["identify", asked[0], "--codec", "pixel", "--fingerprints", *url])
+    assert "looks like one of user-42" in done.stdout
+    assert "the weaker basis" in done.stdout
+
+
 def test_the_public_verifier_names_it_the_weaker_basis(registry, tmp_path):
     key = registry.issue("user-42")
     kept = Fingerprints(registry)

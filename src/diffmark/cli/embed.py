@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from diffmark.cli.c2pa import Chain, Disclose, PrivateKey, disclosing, signing
+from diffmark.cli.fingerprint import Keep, keeping
 from diffmark.cli.markers import FORMATS, latent_marker, pixel_marker
 from diffmark.cli.marks import (
     DEFAULT_BITS,
@@ -79,6 +80,7 @@ def embed(
     c2pa_cert: Chain = None,
     c2pa_key: PrivateKey = None,
     disclose: Disclose = None,
+    fingerprints: Keep = False,
     registry: Url = None,
     actor: Actor = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
@@ -103,7 +105,8 @@ def embed(
     if asked and asked.provider and any(target.suffix.lower() == ".gif" for target in targets):
         raise typer.BadParameter("disclosures go into PNG, JPEG and WebP: give --format")
     counts: Counter[str] = Counter()
-    with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:
+    needed = principal or c2pa_cert or c2pa_key or fingerprints
+    with opened(registry, actor) if needed else nullcontext() as keys:
         ring = ring_for(keys, key)
         if codec == "pixel":
             marker = pixel_marker(ring, quality, vae, strength)
@@ -112,11 +115,13 @@ def embed(
             scheme = read_scheme(payload_key, payload_bits, marker.length)
         tell_key(ring)
         sign = signing(keys, asked)
+        if fingerprints:
+            sign = keeping(keys, sign, "embed")
         finish = one_at_a_time(sign) if sign else None
         if finish and keys is not None and principal is None:
             if secret == "random":
                 raise typer.BadParameter(
-                    "a manifest names a key of the registry: give --secret or --principal"
+                    "a manifest or fingerprint is of a key of the registry: give --secret or --principal"
                 )
             keys.manifests.check([from_hex(given(secret, "secrets"), marker.length)])
 

@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from diffmark.cli.opening import Actor, Commands, Json, Reason, Url, opened, show
 
+if TYPE_CHECKING:
+    from diffmark.cli.c2pa import Finish
+    from diffmark.registry import Registry
+    from diffmark.registry.fingerprints import Match
+
+Keep = Annotated[
+    bool,
+    typer.Option(
+        "--fingerprints",
+        help="Keep a fingerprint of each marked image in the registry, for look-up when its mark is gone.",
+    ),
+]
 app = Commands(help="Look pictures up by likeness: a weaker basis than a mark.", no_args_is_help=True)
+
+
+def keeping(registry: Registry | None, finish: Finish | None, reason: str) -> Finish:
+    """What finishes an image and then keeps its fingerprint: (path, bits, ...) -> what to record."""
+    from PIL import Image
+
+    from diffmark.fingerprint import ALGORITHM, fingerprint
+    from diffmark.registry.fingerprints import Fingerprints
+    from diffmark.secret import to_hex
+
+    assert registry is not None  # whoever asks for fingerprints opens it
+    fingerprint(Image.new("L", (64, 64)))  # a missing package is said before any work
+    kept = Fingerprints(registry)
+
+    def run(path: Path, bits: Any, *rest: Any) -> dict[str, Any]:
+        record = finish(path, bits, *rest) if finish else {}
+        kept.log(path, to_hex(bits), reason)
+        return record | {"fingerprint": ALGORITHM}
+
+    return run
 
 
 @app.command()
@@ -41,26 +74,36 @@ def find(
 
     Exit code 0: all look like one that was marked; 1: at least one does not; 2: an error.
     """
-    from diffmark.fingerprint import THRESHOLD
-    from diffmark.registry.fingerprints import Fingerprints
-
     missing = False
     with opened(url, actor, existing=True, cache=False) as registry:
-        kept = Fingerprints(registry)
-        for image in images:
-            match = kept.find(image, reason)
+        for image, match in look_up(registry, images, reason).items():
             missing |= match is None
-            row = {"source": str(image), "basis": "fingerprint", "threshold": THRESHOLD}
-            row |= (
-                {"principal": match.principal, "distance": match.distance} if match else {"principal": None}
-            )
             if as_json:
-                show(row, True)
+                show({"source": image, **likeness(match)}, True)
             else:
-                said = (
-                    f"looks like one of {match.principal} ({match.distance} of 256 bits differ)"
-                    if match
-                    else "like none"
-                )
-                typer.echo(f"{image}  {said}; by fingerprint, the weaker basis")
+                typer.echo(f"{image}  {words(match)}")
     raise typer.Exit(1 if missing else 0)
+
+
+def look_up(registry: Registry, images: Iterable[Path | str], reason: str) -> dict[str, Match | None]:
+    """The logged picture that each image looks like, if any."""
+    from diffmark.registry.fingerprints import Fingerprints
+
+    kept = Fingerprints(registry)
+    return {str(image): kept.find(image, reason) for image in images}
+
+
+def likeness(match: Match | None) -> dict[str, Any]:
+    """A look-up for JSON."""
+    from diffmark.fingerprint import THRESHOLD
+
+    found = {"basis": "fingerprint", "threshold": THRESHOLD, "principal": match.principal if match else None}
+    return found | ({"distance": match.distance} if match else {})
+
+
+def words(match: Match | None) -> str:
+    """A look-up for people."""
+    bits = (
+        f"looks like one of {match.principal} ({match.distance} of 256 bits differ)" if match else "like none"
+    )
+    return f"{bits}; by fingerprint, the weaker basis"

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from diffmark.cli.c2pa import Chain, Disclose, PrivateKey, disclosing, signing
+from diffmark.cli.fingerprint import Keep, keeping
 from diffmark.cli.marks import (
     DEFAULT_BITS,
     Account,
@@ -73,6 +74,7 @@ def generate(
     c2pa_cert: Chain = None,
     c2pa_key: PrivateKey = None,
     disclose: Disclose = None,
+    fingerprints: Keep = False,
     registry: Url = None,
     actor: Actor = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
@@ -124,7 +126,8 @@ def generate(
     made_by = {"model": model, "layers": layers.value}
     if loaded is not None:
         made_by["codec"] = codec or ""
-    with opened(registry, actor) if principal or c2pa_cert or c2pa_key else nullcontext() as keys:
+    needed = principal or c2pa_cert or c2pa_key or fingerprints
+    with opened(registry, actor) if needed else nullcontext() as keys:
         ring = ring_for(keys, key)
         made_by["key_id"] = ring.current.id
         pixel = PixelCodec(ring.current) if pixel else None
@@ -132,6 +135,7 @@ def generate(
             loaded.use_key(ring.current)
         tell_key(ring)
         finish = signing(keys, asked)
+        finish = keeping(keys, finish, "generate") if fingerprints else finish
         prompts_of_all = texts * count
         secrets = secrets_for(
             len(prompts_of_all), length, secret, principal, scheme, account, keys, "generate"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffmark.cli.fingerprint import likeness, look_up, words
 from diffmark.cli.marks import KeyFile, ring_for
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
 from diffmark.cli.readers import BatchSize, Device, Plain, ReaderName, Vae, open_reader
@@ -17,6 +18,9 @@ from diffmark.cli.readers import BatchSize, Device, Plain, ReaderName, Vae, open
 if TYPE_CHECKING:
     from diffmark.detection.joint import AnyDetector
     from diffmark.registry import Identification
+    from diffmark.registry.fingerprints import Match
+
+LOGITS = (".npy", ".npz")
 
 
 def identify(
@@ -42,6 +46,13 @@ def identify(
     vae: Vae = None,
     batch_size: BatchSize = 8,
     device: Device = None,
+    fingerprints: Annotated[
+        bool,
+        typer.Option(
+            "--fingerprints",
+            help="Look images without a significant match up by likeness: a weaker basis, named as such.",
+        ),
+    ] = False,
     registry: Url = None,
     actor: Actor = None,
     reason: Reason = "",
@@ -74,7 +85,14 @@ def identify(
         elif logits:
             names += [name for name, _ in sources]
             results += opened_registry.identify_many(logits, top, **options)
-    report(names, results, as_json)
+        pictures = {name for name, _ in sources if Path(name).suffix.lower() not in LOGITS}
+        unnamed = [
+            name
+            for name, result in zip(names, results, strict=True)
+            if not result.verdict and name in pictures
+        ]
+        alike = look_up(opened_registry, unnamed if fingerprints else (), reason)
+    report(names, results, alike, as_json)
     unreadable = len(found) > len(sources)
     raise typer.Exit(2 if unreadable else 0 if all(result.verdict for result in results) else 1)
 
@@ -85,7 +103,7 @@ def read(names: list[str], reader: Callable[[], AnyDetector]) -> Iterator[tuple[
     from diffmark.progress import track
 
     paths = list(expand(names, sys.stdin))
-    pictures = [path for path in paths if path.suffix.lower() not in (".npy", ".npz")]
+    pictures = [path for path in paths if path.suffix.lower() not in LOGITS]
     for path in paths:
         if path not in pictures:
             yield from read_logits(path)
@@ -123,15 +141,19 @@ def read_logits(path: Path) -> Iterator[tuple[str, Any]]:
         yield (str(path) if len(rows) == 1 else f"{path}[{number}]"), row
 
 
-def report(names: list[str], results: list[Identification], as_json: bool) -> None:
-    """For each: the verdict and the candidates."""
+def report(
+    names: list[str], results: list[Identification], alike: dict[str, Match | None], as_json: bool
+) -> None:
+    """For each: the verdict and the candidates, and what it looks like where that was asked."""
     if as_json:
-        show(
-            [{"source": name, **result.to_dict()} for name, result in zip(names, results, strict=True)], True
-        )
+        for name, result in zip(names, results, strict=True):
+            row = {"source": name, **result.to_dict()}
+            show(row | ({"fingerprint": likeness(alike[name])} if name in alike else {}), True)
         return
     for name, result in zip(names, results, strict=True):
         typer.echo(f"{name}: {result.verdict}")
+        if name in alike:
+            typer.echo(f"{name}: {words(alike[name])}")
         rows = [
             {
                 "principal": candidate.principal,

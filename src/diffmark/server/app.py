@@ -283,8 +283,7 @@ def create_app(service: Service, public: Public | None = None) -> FastAPI:
         except BaseException:
             registry.revoke(key=key.hex, reason="its image was not marked")
             raise
-        if service.fingerprints is not None:
-            service.fingerprints.of(registry).log(marked, key.hex, "embed")
+        service.keep_fingerprint(registry, marked, key.hex, "embed")
         return Response(marked, media_type="image/png", headers={"X-Diffmark-Key": key.hex})
 
     @app.post("/v1/keys", tags=["keys"], status_code=201)

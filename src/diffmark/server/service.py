@@ -163,12 +163,19 @@ class Service:
             context = {"model": painter.model}
             key = registry.issue(request.principal, context=context, reason=request.reason)
             try:
-                return painter.paint(request, key.hex, key.secret, deadline)
+                made = painter.paint(request, key.hex, key.secret, deadline)
+                self.keep_fingerprint(registry, made.png, key.hex, "generate")
+                return made
             except BaseException:
                 registry.revoke(key=key.hex, reason="its image was not made")
                 raise
 
         return self.painting.run(work, self.limits.painting_seconds)
+
+    def keep_fingerprint(self, registry: Registry, png: bytes, key: str, reason: str) -> None:
+        """That of a marked image, if fingerprints are kept here."""
+        if self.fingerprints is not None:
+            self.fingerprints.of(registry).log(png, key, reason)
 
     def registry_of(self, actor: str) -> Registry:
         """The registry as one actor sees it; connections and keys in memory are shared."""
