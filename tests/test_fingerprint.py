@@ -132,6 +132,7 @@ def test_marked_images_are_kept_and_found_when_their_mark_is_gone(tmp_path):
     done = run(app, ["identify", *asked, "--codec", "pixel", "--fingerprints", "--json", *url])
     first, marked, other = (json.loads(line) for line in done.stdout.splitlines())
     assert done.exit_code == 1
+    assert {row["reader"] for row in (first, marked, other)} == {"pixel"}
     assert first["verdict"]["principal"] is None
     assert (first["fingerprint"]["basis"], first["fingerprint"]["principal"]) == ("fingerprint", "user-42")
     assert marked["verdict"]["principal"] == "user-42"

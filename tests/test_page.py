@@ -150,6 +150,7 @@ def test_a_wrong_token_is_refused_and_a_right_one_is_forgotten_on_signing_out(vi
 
 def test_several_images_bad_ones_among_them_and_the_reports(visit, site, tmp_path):
     page = visit(expected=["422"])
+    page.get_by_label("Reason").fill("complaint 17")
     give(page, ("a.png", site["marked"]), ("b.png", site["photo"]))
     noise = np.random.default_rng(0).integers(0, 255, (400, 400, 3)).astype(np.uint8)
     give(page, ("huge.png", Image.fromarray(noise)))
@@ -177,6 +178,12 @@ def test_several_images_bad_ones_among_them_and_the_reports(visit, site, tmp_pat
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert page.get_by_text("Examined by a-auditor with DiffMark").is_visible()
     assert page.locator(".named .candidates").is_visible()
+    for words in (
+        "Reason: complaint 17",
+        report["results"][0]["sha256"],
+        "pixel, operator key",
+    ):  # all of it, unopened
+        assert page.get_by_text(words).first.is_visible()
     assert not page.get_by_role("button", name="Clear").is_visible()
     page.emulate_media(media="screen")
     page.get_by_role("button", name="Clear").click()

@@ -130,6 +130,7 @@ def test_identify_names_the_account_and_leaves_a_trace(client, headers, service,
         None,
     ]  # others' secrets stay secret
     assert answer["candidates"][0]["distance"] == 0
+    assert answer["readers"] == [detector.name]
     (answer,) = client.post(
         "/v1/identify", headers=headers(), files=files(png(5), png(5)), data={"together": "true"}
     ).json()

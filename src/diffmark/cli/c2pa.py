@@ -76,7 +76,7 @@ def recover(
         names = registry.manifests.of(registry.identify(detection, reason=reason))
         data = registry.manifests.get(names[0][0]) if names else None
     if data is None:
-        typer.echo(f"{image}: no manifest is known for it", err=True)
+        typer.echo(f"{image}: no manifest is known for what {detection.reader} read", err=True)
         raise typer.Exit(1)
     out.write_bytes(data)
     typer.echo(f"{names[0][0]}  {out}" + (f"  ({len(names) - 1} older ones)" if names[1:] else ""))

@@ -92,7 +92,8 @@ def identify(
             if not result.verdict and name in pictures
         ]
         alike = look_up(opened_registry, unnamed if fingerprints else (), reason)
-    report(names, results, alike, as_json)
+        readers = {name: values.reader for name, values in sources if hasattr(values, "reader")}
+    report(names, results, readers, alike, as_json)
     unreadable = len(found) > len(sources)
     raise typer.Exit(2 if unreadable else 0 if all(result.verdict for result in results) else 1)
 
@@ -142,12 +143,16 @@ def read_logits(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def report(
-    names: list[str], results: list[Identification], alike: dict[str, Match | None], as_json: bool
+    names: list[str],
+    results: list[Identification],
+    readers: dict[str, str],
+    alike: dict[str, Match | None],
+    as_json: bool,
 ) -> None:
-    """For each: the verdict and the candidates, and what it looks like where that was asked."""
+    """For each: the verdict and the candidates, who read it, and what it looks like where that was asked."""
     if as_json:
         for name, result in zip(names, results, strict=True):
-            row = {"source": name, **result.to_dict()}
+            row = {"source": name, **result.to_dict(), "reader": readers.get(name)}
             show(row | ({"fingerprint": likeness(alike[name])} if name in alike else {}), True)
         return
     for name, result in zip(names, results, strict=True):
@@ -168,4 +173,5 @@ def report(
         ]
         show(rows, False)
         keys = f"{result.keys} key{'' if result.keys == 1 else 's'}"
-        typer.echo(f"{keys}, {'soft' if result.soft else 'hard'} ranking, by {result.path}\n")
+        by = f"; read by {readers[name]}" if name in readers else ""
+        typer.echo(f"{keys}, {'soft' if result.soft else 'hard'} ranking, by {result.path}{by}\n")

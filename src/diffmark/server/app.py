@@ -223,8 +223,9 @@ def create_app(service: Service, public: Public | None = None) -> FastAPI:
         found = service.detect(_uploads(images, token))
         registry = _registry(token)
         if together:
-            return [Answer.of(registry.identify_together(found, top, reason=reason))]
-        return [Answer.of(answer) for answer in registry.identify_many(found, top, reason=reason)]
+            return [Answer.of(registry.identify_together(found, top, reason=reason), *found)]
+        answers = registry.identify_many(found, top, reason=reason)
+        return [Answer.of(answer, one) for answer, one in zip(answers, found, strict=True)]
 
     @app.post("/v1/examine", tags=["images"])
     def examine(

@@ -67,10 +67,11 @@ class Answer(BaseModel):
     family_wise: float
     rate: float | None = Field(description="Family-wise error that a name may have.", examples=[1e-6])
     keys: int
+    readers: list[str] = Field(description="Who read the bits.", examples=[["pixel"]])
     candidates: list[CandidateOut]
 
     @classmethod
-    def of(cls, found: Identification) -> Answer:
+    def of(cls, found: Identification, *read: Detection) -> Answer:
         verdict = found.verdict
         candidates = [
             CandidateOut(**_only(asdict(candidate), CandidateOut)) for candidate in found.candidates
@@ -84,6 +85,7 @@ class Answer(BaseModel):
             family_wise=verdict.family_wise,
             rate=verdict.rate,
             keys=found.keys,
+            readers=sorted({one.reader for one in read}),
             candidates=candidates,
         )
 
@@ -122,7 +124,7 @@ class Examination(BaseModel):
             margins=found.to_dict()["margins"],
             width=size[0],
             height=size[1],
-            answer=Answer.of(identification) if identification else None,
+            answer=Answer.of(identification, found) if identification else None,
             evidence=Evidence(**evidence.to_dict()) if evidence else None,
         )
 

@@ -112,10 +112,13 @@ function showBits(card, { margins, answer, found }) {
 function showFacts(card, entry, result) {
   card.querySelector(".facts").replaceChildren(...factList([
     ["Bits as hex", result.found.secret || "shown to auditors", "code"],
+    ["Read by", readBy(result.found), "code"],
     ["Size", `${result.width} × ${result.height} pixels`, "code"],
     ...fileFacts(entry),
   ]));
 }
+
+const readBy = ({ reader, key_id: key }) => `${reader}${key ? `, operator key ${key}` : ""}`;
 
 function fileFacts({ sha256, examined }) {
   return [
