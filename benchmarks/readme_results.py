@@ -388,7 +388,7 @@ def methods_table(robustness: dict[str, Any], seconds: dict[str, float]) -> str:
     return "\n".join(lines) + (
         f"\n\nShare of pictures found at a false-positive rate of {rate}, mean over the attacks of a column "
         f"({counts}). SSIMULACRA2 of marked pictures: higher is less visible. Photographs and images of Stable "
-        "Diffusion 1.4 of 512 pixels, not tuned on but for one constant; CPU time of one thread. All rows, "
+        "Diffusion 1.4 of 512 pixels that nothing was tuned on; CPU time of one thread. All rows, "
         "intervals and commands: [docs/pixel.md](docs/pixel.md), `results/pixel_robustness.json`, "
         "`results/pixel_speed.json`."
     )
