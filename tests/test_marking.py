@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import tiny_codec
 from diffusers.callbacks import MultiPipelineCallbacks, PipelineCallback
+from pipelines import build
 
 import diffmark
 from diffmark.latent.injection import Injection
@@ -352,6 +353,17 @@ def test_a_run_over_the_first_part_of_the_schedule_raises(rig, secret):
         watermark(rig.pipe, tiny_codec(), secret),
     ):
         rig.run(denoising_end=0.5)
+
+
+def test_a_refiner_is_marked_over_the_last_part_of_the_schedule(secret):
+    """It takes the base model's latents and goes on from `denoising_start`."""
+    kind, codec = build("SDXL img2img"), tiny_codec(injection=Injection("final"))
+    base = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(1))
+    options = {"image": base, "denoising_start": 0.5, "output_type": "latent"}
+    plain = kind.run(steps=4, **options).images
+    with watermark(kind.pipe, codec, secret):
+        marked = kind.run(steps=4, **options).images
+    torch.testing.assert_close(marked - plain, codec.delta(secret, (8, 8)), atol=1e-4, rtol=1e-3)
 
 
 def test_generators_one_an_image(rig, secret):
