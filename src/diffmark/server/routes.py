@@ -1,6 +1,9 @@
-"""Routes of the service that need a token, but for its state."""
+"""Routes of the service that need a token, but for its state.
 
-from typing import Annotated  # annotations stay unquoted: FastAPI reads those of routes, which name local types
+Annotations stay unquoted here: FastAPI reads those of the routes, which name local types.
+"""
+
+from typing import Annotated
 
 from fastapi import APIRouter, File, Form, HTTPException, Path, Query, Response, UploadFile
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
