@@ -94,18 +94,8 @@ class Layout:
 
     def white_scores(self, white: Plane) -> NDArray[np.float64]:
         """Scores of the luma bands of a whitened picture, of the frame's size or less."""
-        transform = forward(white)
-        if white.shape != (FRAME, FRAME):
-            transform = _corner(transform, self.reach(luma=True))
+        transform = forward(white, self.reach(luma=True))
         return np.stack([band.scores(transform) for band in self.bands if not band.plane])
-
-
-def _corner(transform: Plane, reach: int) -> Plane:
-    """The lowest coefficients of a transform, with zeros for those that it does not have."""
-    found = np.zeros((reach, reach), np.float32)
-    held = transform[:reach, :reach]
-    found[: held.shape[0], : held.shape[1]] = held
-    return found
 
 
 def _centred(plane: Plane, present: Plane | None) -> Plane:

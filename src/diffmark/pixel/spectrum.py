@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.fft import dctn, idct
+from scipy.fft import dct, idct
 
 from diffmark.pixel.keys import OperatorKey
 
@@ -203,13 +203,17 @@ class Band:
         return spectrum.reshape(reach, reach)
 
 
-def forward(plane: Plane) -> Plane:
-    """Orthonormal cosine transform."""
-    return dctn(plane, norm="ortho")
+def forward(plane: Plane, reach: int | None = None) -> Plane:
+    """Orthonormal cosine transform, or its `reach` x `reach` lowest coefficients: zero where it has none."""
+    rows = dct(plane, axis=1, norm="ortho")[:, :reach]
+    found = dct(rows, axis=0, norm="ortho")[:reach]
+    if reach is None or found.shape == (reach, reach):
+        return found
+    return np.pad(found, [(0, reach - size) for size in found.shape])
 
 
 def lowest(plane: Plane, count: int) -> Plane:
-    """The `count` x `count` lowest coefficients of the cosine transform, without the others."""
+    """The same for few coefficients, without computing the others."""
     height, width = plane.shape
     return _cosines(height, count) @ (plane @ _cosines(width, count).T)
 
