@@ -147,7 +147,7 @@ def main() -> None:
         )
         if given.write:
             write_calibration(given.codec, tune)
-        security_tables.fill_page()
+        security_tables.fill_pages()
         return
     weights = read_config(find_codec(given.codec))["sha256"]
     config = {"codec": given.codec, "weights": weights, "kinds": KINDS, "seed": SEED}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,34 @@ from pictures import Row, fill
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "security"
 STEP = "oracle: picture"  # rows that are steps of others
-PAGES = [ROOT / "docs" / name for name in ("threat-model.md", "detection.md")]
+PAGES = [ROOT / name for name in ("README.md", "docs/threat-model.md", "docs/detection.md")]
 NOTHING = "Not measured yet."
+LAYERS = {  # rows that the summary shows, in each layer
+    "pixel": {
+        "none": "none",
+        "overwritten by somebody with the public writer": "overwritten, private, attacked with another key",
+        "gradient on the margins under another key": "gradient on the margins, private, attacked with another key",
+        "gradient on the margins with the key or the networks": "gradient on the margins, public key",
+        "the mean of 30 pictures of one secret taken out": "mean of 30, one secret",
+        "patterns of 1,000 pictures of fresh secrets taken out": "principal directions of 1000, fresh secrets",
+        "tones of 10 pictures notched, then a rotation": "tones of 10 notched, rotated",
+        "1,000 questions to the detector": "oracle of 1000 questions",
+        "forgery: copied from one picture": "forgery: copied from one picture",
+        "5 accounts mix copies: one of them named": "collusion of 5, fresh secrets",
+    },
+    "generation": {
+        "none": "none",
+        "overwritten by somebody with the public writer": "overwritten with the codec",
+        "gradient on the margins under another key": "",
+        "gradient on the margins with the key or the networks": "gradient on the margins with the codec",
+        "the mean of 30 pictures of one secret taken out": "mean latents of 30, one secret",
+        "patterns of 1,000 pictures of fresh secrets taken out": "principal directions of 1000, fresh secrets",
+        "tones of 10 pictures notched, then a rotation": "",
+        "1,000 questions to the detector": "",
+        "forgery: copied from one picture": "forgery: fine latents copied from one picture",
+        "5 accounts mix copies: one of them named": "collusion of 5, fresh secrets",
+    },
+}
 
 
 def write(path: Path, document: dict[str, Any]) -> None:
@@ -27,21 +54,25 @@ def report(name: str, folder: Path) -> None:
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     document = {**head, "revision": run["revision"], "pixel_code": run["pixel_code"]}
     write(RESULTS / f"{name}.json", {**document, "rows": [row for row in rows if STEP not in row["id"]]})
-    fill_page()
+    fill_pages()
 
 
-def fill_page() -> None:
-    """Put what is in results/security/ into the page."""
+def rows_of(name: str) -> list[Row]:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text())["rows"] if path.exists() else []
+
+
+def fill_pages(pages: Sequence[Path] = PAGES) -> None:
+    """Put what is in results/security/ into the pages."""
     tables = {}
-    for name in ("pixel", "generation"):
-        path = RESULTS / f"{name}.json"
-        rows = json.loads(path.read_text())["rows"] if path.exists() else []
-        for kind, table in TABLES.items():
-            tables[f"security {name} {kind}"] = table(rows)
+    for name in LAYERS:
+        for kind, made in TABLES.items():
+            tables[f"security {name} {kind}"] = made(rows_of(name))
+    tables["security"] = summary({name: rows_of(name) for name in LAYERS})
     lean = RESULTS / "lean.json"
     if lean.exists():
         tables["security lean"] = lean_table(json.loads(lean.read_text()))
-    for page in PAGES:
+    for page in pages:
         fill(page, tables)
 
 
@@ -51,6 +82,20 @@ def table(columns: list[str], lines: list[list[Any]]) -> str:
         return NOTHING
     rows = [columns, ["---"] * len(columns), *lines]
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+
+
+def summary(rows: dict[str, list[Row]]) -> str:
+    """What matters most, of both layers: the shares that are still found, or taken for marked."""
+    cells: dict[str, list[str]] = {}
+    for layer, names in LAYERS.items():
+        by_id = {row["id"]: row for row in rows[layer]}
+        for words, name in names.items():
+            row = by_id.get(name)
+            share = None if row is None else row.get("found", row.get("someone_named"))
+            damage = f"; {row['ssimulacra2']:.0f}" if row and "ssimulacra2" in row else ""
+            cells.setdefault(words, []).append("" if share is None else rate(share) + damage)
+    columns = ["attack: share still found [95%]; SSIMULACRA2", "pixel layer", "generation layer"]
+    return table(columns, [[words, *found] for words, found in cells.items() if any(found)])
 
 
 def attack_table(rows: list[Row]) -> str:
@@ -135,4 +180,4 @@ TABLES = {
 }
 
 if __name__ == "__main__":
-    fill_page()
+    fill_pages()

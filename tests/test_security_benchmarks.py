@@ -128,6 +128,15 @@ def test_rates_have_exact_intervals_and_names_need_more_than_a_find(load):
     assert measuring.p_of(weak, SECRET[None], 16) > measuring.p_of(weak, SECRET[None])
 
 
+def test_the_pages_say_what_the_results_say(load, tmp_path):
+    tables = importlib.import_module("security_tables")
+    for page in tables.PAGES:
+        copy = tmp_path / page.name
+        copy.write_text(page.read_text())
+        tables.fill_pages([copy])
+        assert copy.read_text() == page.read_text(), f"{page.name}: run python benchmarks/security_tables.py"
+
+
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_mixture_names_nobody_who_did_not_take_part(load, fresh):
     collusion = load("collusion")
