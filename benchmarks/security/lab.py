@@ -90,12 +90,19 @@ class Lab:
             for number, (cover, secret) in enumerate(zip(covers, secrets, strict=True))
         ]
 
-    def kept(self, codec: PixelCodec, cover: Image.Image, secret: Bits, name: str) -> Image.Image:
-        """A marked picture, made once."""
+    def kept(
+        self, codec: PixelCodec, cover: Image.Image, secret: Bits, name: str, fitted: bool = True
+    ) -> Image.Image:
+        """A marked picture, made once; with a mark that is not `fitted`, as pipelines write it."""
         path = self.folder / "marked" / f"{name}-{codec.key.id}-{to_hex(secret)}.png"
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            codec.embed(cover, secret).image.save(path.with_suffix(".part"), "PNG", compress_level=1)
+            if fitted:
+                marked = codec.embed(cover, secret).image
+            else:
+                pixels = np.asarray(cover) + codec.residual(cover, secret, rounds=0)
+                marked = Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8))
+            marked.save(path.with_suffix(".part"), "PNG", compress_level=1)
             path.with_suffix(".part").replace(path)
         return Image.open(path).convert("RGB")
 
@@ -126,7 +133,7 @@ class Lab:
         pairs = zip(self.seen(count), self.pool_secrets(kind, count), strict=True)
         for number, (cover, secret) in enumerate(tqdm(pairs, f"pool, {kind}", count, disable=None)):
             codec = self.sets[own[number]] if kind == MANY else self.private
-            yield self.kept(codec, cover, secret, f"pool-{number:04d}")
+            yield self.kept(codec, cover, secret, f"pool-{number:04d}", fitted=False)
 
     def pool(self, kind: str, count: int) -> Features:
         """Features of the first pictures that were seen, (N, D)."""

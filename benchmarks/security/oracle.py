@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,23 +45,26 @@ def _one(lab: Lab, victim: Victim, number: int) -> Row:
         max(QUESTIONS),
         rng,
     )
-    asked = 0
+    best: dict[int, Image.Image] = {}
     for asked, image in states:
-        for count in QUESTIONS:
-            if asked <= count:
-                image.save(_place(lab, number, count))
-    return {"questions": asked}
+        best |= {count: image for count in QUESTIONS if asked <= count}
+    for count, image in best.items():
+        image.save(_place(lab, number, count))
+    return {"questions": max(QUESTIONS)}
 
 
-def _place(lab: Lab, number: int, count: int) -> str:
+def _place(lab: Lab, number: int, count: int) -> Path:
     (lab.folder / "oracle").mkdir(exist_ok=True)
-    return str(lab.folder / "oracle" / f"{number}-{count}.png")
+    return lab.folder / "oracle" / f"{number}-{count}.png"
 
 
 def _together(lab: Lab, victims: Sequence[Victim], count: int) -> Row:
-    images = [Image.open(_place(lab, number, count)).convert("RGB") for number in range(len(victims))]
-    before = [victim.marked for victim in victims]
-    row = lab.read(lab.private, images, np.stack([victim.secret for victim in victims]))
+    """All pictures that the attacker has come to the end with."""
+    found = [(victim, _place(lab, number, count)) for number, victim in enumerate(victims)]
+    ended = [(victim, place) for victim, place in found if place.exists()]
+    images = [Image.open(place).convert("RGB") for _, place in ended]
+    before = [victim.marked for victim, _ in ended]
+    row = lab.read(lab.private, images, np.stack([victim.secret for victim, _ in ended]))
     return row | measuring.quality(before, images) | {"questions": count}
 
 
