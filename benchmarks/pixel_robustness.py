@@ -364,13 +364,20 @@ def visibility(cover: Image.Image, marked: Image.Image) -> dict[str, float]:
 
 
 def tasks_of(count: int, few: int) -> list[Task]:
-    """The pixel layer's figures first, then what is measured on few pictures, and WAVES for all last."""
-    found = [Task("pixel", number) for number in range(count)]
-    for number in range(few):
-        found += [Task("pixel", number, size, "sizes") for size in (256, 2048)]
-        found.append(Task("pixel", number, SIDE, "waves"))
-        found += [Task(name, number, SIDE, group) for name in RIVALS for group in ("figures", "waves")]
-        found += [Task("pixel", number, SIDE, "curve", quality) for quality in QUALITIES]
+    """In two halves, so that a run that is stopped has something of everything; WAVES for all comes last."""
+    found = []
+    for numbers, fewer in (
+        (range(count // 2), range(few // 2)),
+        (range(count // 2, count), range(few // 2, few)),
+    ):
+        found += [Task("pixel", number) for number in numbers]
+        for number in fewer:
+            found += [Task("pixel", number, size, "sizes") for size in (256, 2048)]
+            found.append(Task("pixel", number, SIDE, "waves"))
+            found += [Task("pixel", number, SIDE, "curve", quality) for quality in QUALITIES]
+        found += [
+            Task(name, n, SIDE, group) for n in fewer for name in RIVALS for group in ("figures", "waves")
+        ]
     return found + [Task("pixel", number, SIDE, "waves") for number in range(few, count)]
 
 
