@@ -5,7 +5,7 @@ import { makeCard, showError, showProgress, showReading, showResult, waitAgain }
 import { readAside } from "/page/pixel-aside.js";
 import { chosenKey, forgetKey, watchKey } from "/page/pixel-form.js";
 import { blindVerdict, keyInWords } from "/page/pixel-words.js";
-import { element } from "/page/shown.js";
+import { acceptPictures, element } from "/page/shown.js";
 import { bytes, verdict } from "/page/words.js";
 
 const AT_ONCE = 2; // images on their way at a time
@@ -84,33 +84,13 @@ watchKey(chosenKey);
 function showWhere() {
   const here = $("here").checked;
   $("here-keys").hidden = !here;
-  $("reason-field").hidden = here; // for the audit log, which hears nothing of it
+  $("reason-field").hidden = here; // for the audit log, which does not record it
   if (!here) forgetKey();
 }
 
-$("choose").addEventListener("click", () => $("files").click());
-$("files").addEventListener("change", (event) => {
-  add(event.target.files);
-  event.target.value = "";
-});
-
 const accepts = () => caller !== null && caller.role !== "investigator";
 
-document.addEventListener("dragover", (event) => {
-  event.preventDefault(); // a file that misses the box must not replace the page
-  $("drop").classList.toggle("over", accepts());
-});
-document.addEventListener("dragleave", (event) => {
-  if (!event.relatedTarget) $("drop").classList.remove("over");
-});
-document.addEventListener("drop", (event) => {
-  event.preventDefault();
-  $("drop").classList.remove("over");
-  add(event.dataTransfer.files);
-});
-document.addEventListener("paste", (event) => {
-  if (event.clipboardData.files.length) add(event.clipboardData.files);
-});
+acceptPictures($("files"), add, accepts);
 
 function add(files) {
   if (!accepts()) return;

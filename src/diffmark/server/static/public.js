@@ -2,7 +2,7 @@
 
 import { readAside } from "./pixel-aside.js";
 import { blindVerdict } from "./pixel-words.js";
-import { element, factList } from "./shown.js";
+import { acceptPictures, element, factList } from "./shown.js";
 import { bytes } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
@@ -15,23 +15,7 @@ let answer = null; // the one that is shown
 
 // --- the picture in: chosen, dropped, pasted, or its address ---
 
-$("choose").addEventListener("click", () => $("file").click());
-$("file").addEventListener("change", (event) => {
-  take(event.target.files);
-  event.target.value = "";
-});
-
-for (const kind of ["dragover", "dragleave", "drop"]) {
-  document.addEventListener(kind, (event) => {
-    event.preventDefault(); // a file that misses must not replace the page
-    $("drop").classList.toggle("over", kind === "dragover");
-    if (kind === "drop") take(event.dataTransfer.files);
-  });
-}
-
-document.addEventListener("paste", (event) => {
-  if (event.clipboardData.files.length) take(event.clipboardData.files);
-});
+acceptPictures($("file"), take);
 
 $("address-form").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -1,4 +1,4 @@
-// Elements that both pages show.
+// What the pages share: elements, and how a picture gets in.
 
 export function element(tag, text = "", name = "") {
   const made = document.createElement(tag);
@@ -20,5 +20,25 @@ export function bitCells(margins) {
     const cell = element("span", margin > 0 ? "1" : "0", sure > 0.55 ? "dark" : "");
     cell.style.setProperty("--sure", (0.08 + 0.92 * sure).toFixed(2));
     return cell;
+  });
+}
+
+// Files that are chosen in an input, dropped or pasted go to `take`; `open` says whether any are taken now.
+export function acceptPictures(input, take, open = () => true) {
+  const drop = document.getElementById("drop");
+  document.getElementById("choose").addEventListener("click", () => input.click());
+  input.addEventListener("change", () => {
+    take(input.files);
+    input.value = "";
+  });
+  for (const kind of ["dragover", "dragleave", "drop"]) {
+    document.addEventListener(kind, (event) => {
+      event.preventDefault(); // a file that misses must not replace the page
+      drop.classList.toggle("over", kind === "dragover" && open());
+      if (kind === "drop") take(event.dataTransfer.files);
+    });
+  }
+  document.addEventListener("paste", (event) => {
+    if (event.clipboardData.files.length) take(event.clipboardData.files);
   });
 }

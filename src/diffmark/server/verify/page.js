@@ -3,7 +3,7 @@
 import { readAside } from "./pixel-aside.js";
 import { chosenKey, watchKey } from "./pixel-form.js";
 import { blindVerdict, factsOf, keyInWords } from "./pixel-words.js";
-import { bitCells, element, factList } from "./shown.js";
+import { acceptPictures, bitCells, element, factList } from "./shown.js";
 import { bytes } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
@@ -16,23 +16,7 @@ let reading = null; // what can be stopped
 
 // --- the picture in: chosen, dropped, pasted ---
 
-$("choose").addEventListener("click", () => $("file").click());
-$("file").addEventListener("change", (event) => {
-  take(event.target.files);
-  event.target.value = "";
-});
-
-for (const kind of ["dragover", "dragleave", "drop"]) {
-  document.addEventListener(kind, (event) => {
-    event.preventDefault(); // a file that misses must not replace the page
-    $("drop").classList.toggle("over", kind === "dragover");
-    if (kind === "drop") take(event.dataTransfer.files);
-  });
-}
-
-document.addEventListener("paste", (event) => {
-  if (event.clipboardData.files.length) take(event.clipboardData.files);
-});
+acceptPictures($("file"), take);
 
 function take(files) {
   if (!files.length) return;
