@@ -7,17 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from typer.testing import CliRunner
 
 from diffmark.cli import app
 from diffmark.registry import bench, experiment
 from diffmark.registry import query as queries
-from diffmark.registry.experiment import Decoded, iid_top1, run, simulate, win_probability
+from diffmark.registry.experiment import Decoded, run, simulate, win_probability
 from diffmark.statistics import clopper_pearson, match_tail
 
 
 def rows_of(decoded: Decoded, sizes: list[int], **options: float) -> dict[tuple[int, str], dict]:
     return {(row["keys"], row["ranking"]): row for row in run(decoded, sizes, **options)}  # type: ignore[arg-type]
+
+
+def iid_top1(ber: float, size: int) -> float:
+    """Closed-set top-1 of the hard ranking when each bit is wrong with probability `ber`: the analytic curve."""
+    distribution = queries.from_bits(0).distribution
+    errors = binom.pmf(np.arange(queries.LENGTH + 1), queries.LENGTH, ber)
+    return float(sum(p * win_probability(distribution, d, size) for d, p in enumerate(errors)))
 
 
 @pytest.mark.parametrize("ber", [0.1, 0.25, 0.4])

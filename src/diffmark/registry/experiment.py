@@ -209,15 +209,6 @@ def win_probability(distribution: NDArray[np.float64], cost: int, size: int) -> 
     )
 
 
-def iid_top1(ber: float, size: int) -> float:
-    """Closed-set top-1 of the hard ranking when each bit is wrong with probability `ber`: the analytic curve."""
-    from scipy.stats import binom
-
-    distribution = queries.from_bits(0).distribution
-    chance = binom.pmf(np.arange(LENGTH + 1), LENGTH, ber)
-    return float(sum(chance[d] * win_probability(distribution, d, size) for d in range(LENGTH + 1)))
-
-
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Closed-set top-1 and open-set naming against the number of keys; a colour a source, dashed for hard."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

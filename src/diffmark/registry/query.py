@@ -17,7 +17,6 @@ from diffmark import secret
 from diffmark.statistics import WEIGHT_BITS, match_tail, soft_distribution, soft_weights, to_margins
 
 LENGTH = 64  # bits of a key
-ALL_BITS = (1 << LENGTH) - 1
 Keys = NDArray[np.uint64]
 Hits = tuple[NDArray[np.int64], Keys]  # costs and keys of the best, ordered
 

@@ -116,10 +116,6 @@ def key_id(key: Ed25519PublicKey) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(required.encode()).digest()).rstrip(b"=").decode()
 
 
-def pem(key: Ed25519PublicKey) -> bytes:
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
 def _x(key: Ed25519PublicKey) -> str:
     raw = key.public_bytes(Encoding.Raw, PublicFormat.Raw)
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
