@@ -72,6 +72,7 @@ def test_axe_finds_nothing_and_every_word_is_of_the_language(visit, site, axe, l
     page = visit(locale=language)
     words = words_in(language).texts
     assert page.get_by_role("heading", level=1).inner_text() == words["heading"]
+    assert page.locator(".address button").evaluate("b => b.offsetHeight") < 60  # one line of words
     assert barriers(page, axe) == []
     give(page, site["marked"])
     assert page.locator("#headline").inner_text() == words["marked_headline"]
