@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     import diffusers
     import transformers
 
-from diffmark.latent.codec import Codec, CodecConfig
+from diffmark.latent.codec import Codec, CodecConfig, NoiseCodec, NoiseConfig
 from diffmark.latent.dosing import Dosing
 from diffmark.latent.injection import Injection
 
@@ -298,6 +298,12 @@ def tiny_codec(channels: int = 4, seed: int = 0, **more: Any) -> Codec:
     for name, value in more.items():
         (dosing if name in ("injection", "deviation", "doses") else settings)[name] = value
     return Codec(CodecConfig(**settings), Dosing(**dosing)).eval()
+
+
+def tiny_noise_codec(seed: int = 0, **more: Any) -> NoiseCodec:
+    """An untrained codec of initial noise for 8x8 latents."""
+    torch.manual_seed(seed)
+    return NoiseCodec(NoiseConfig(height=SIDE // 8, width=SIDE // 8, reader_widths=(8, 8, 8), **more)).eval()
 
 
 @pytest.fixture

@@ -175,7 +175,7 @@ def test_where_codecs_are_looked_for(tmp_path, saved, monkeypatch):
 
     asked = {}
 
-    def snapshot(repository, allow_patterns):
+    def snapshot(repository, allow_patterns, ignore_patterns):
         asked["repository"], asked["patterns"] = repository, allow_patterns
         return str(saved)
 

@@ -12,6 +12,7 @@ falling = st.lists(st.floats(0, 1), min_size=1, max_size=60).map(lambda times: s
 
 @given(falling, st.sampled_from(MODES), st.floats(0.01, 5), st.floats(0.05, 1), st.floats(0, 0.9))
 def test_the_shares_add_up_to_the_dose(times, mode, dose, start, end):
+    dose = min(dose, 1.0) if mode == "initial" else dose
     weights = Injection(mode, dose, start, end * start).weights(times)
     assert weights.shape == (len(times) + 1,)
     total = dose * len(set(times)) if mode == "paper" else dose

@@ -84,7 +84,7 @@ class DiffMark(Method):
     @cached_property
     def digest(self) -> str:
         """Of the codec's weights."""
-        return weights_digest(self.codec.encoder, self.codec.decoder)
+        return weights_digest(*self.codec.children())
 
     def fingerprint(self) -> dict[str, Any]:
         return {"method": "diffmark", "sampling": asdict(self.sampling), "codec": self.digest}

@@ -43,10 +43,7 @@ def describe_codec(source: str) -> dict[str, Any]:
 
     codec = Codec.from_pretrained(source)
     calibration = codec.calibration
-    parameters = {
-        name: sum(p.numel() for p in part.parameters())
-        for name, part in (("encoder", codec.encoder), ("decoder", codec.decoder))
-    }
+    parameters = {name: sum(p.numel() for p in part.parameters()) for name, part in codec.named_children()}
     return {
         "codec": source,
         **asdict(codec.config),

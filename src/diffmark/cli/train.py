@@ -60,6 +60,30 @@ def dual(
 
 
 @app.command()
+def noise(
+    config: Config,
+    out: Out = None,
+    pairs: Annotated[
+        Path | None, typer.Option(help="Folder of noise and its pictures, OUT/pairs by default.")
+    ] = None,
+    share: Annotated[
+        str | None, typer.Option(help="i/n: only make this part of the pairs, beside other processes.")
+    ] = None,
+) -> None:
+    """Train the reader of a mark in the initial noise: paint from known noise, learn to tell which it was."""
+    from diffmark.training.inversion import InversionConfig, make_pairs, train_reader
+    from diffmark.training.run_file import read_run_file
+
+    out = out or Path("runs") / config.stem
+    settings, pairs = read_run_file(config, InversionConfig), pairs or out / "pairs"
+    if share:
+        typer.echo(f"{pairs}  {len(make_pairs(settings, pairs, share))} files")
+        return
+    codec = train_reader(settings, out, pairs)
+    typer.echo(f"{out / 'codec'}  {codec.provenance}")
+
+
+@app.command()
 def plot(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     out: Annotated[Path | None, typer.Option(help="The picture; RUN/curves.png by default.")] = None,

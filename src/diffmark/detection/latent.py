@@ -16,12 +16,12 @@ from diffmark.detection.decision import BlindTest, Detection, Question, decide
 from diffmark.detection.evidence_map import EvidenceMap
 from diffmark.detection.reader import Open, Reader
 from diffmark.images import MAX_PIXELS, ImageLike, Picture, read_image
-from diffmark.keys.bits import KeyedBits
 from diffmark.keys.ring import KeyRing
 from diffmark.latent.calibration import evidence
-from diffmark.latent.codec import Codec
+from diffmark.latent.codec import Codec, NoiseCodec
 from diffmark.latent.families import FAMILIES
 from diffmark.latent.files import find_codec, read_config
+from diffmark.latent.noise import blind_p_value, energy
 from diffmark.latent.vae import check_family, encode, load_vae
 from diffmark.payload.scheme import PayloadScheme
 from diffmark.provenance import weights_digest
@@ -53,7 +53,7 @@ class Detector(Reader):
         check_family(codec.config, vae)
         if ring is not None:
             codec.use_key(ring.current)
-        self.older = tuple(KeyedBits(key, codec.config.length) for key in ring.older) if ring else ()
+        self.older = tuple(codec.keyed_by(key) for key in ring.older) if ring else ()
         tries = 1 + len(self.older) if tries is None else tries
         if tries < 1 + len(self.older):
             raise ValueError(f"{1 + len(self.older)} keys are as many tries, got tries={tries}")
@@ -114,25 +114,31 @@ class Detector(Reader):
         return Open(read_image(image, self.max_pixels).resized(self.image_size))
 
     def logits_of(self, pictures: Sequence[Picture]) -> Iterator[np.ndarray]:
-        """Logits (L, 2) of each picture at the native size, in batches."""
+        """Logits (K, L, 2) of each picture at the native size, in batches."""
         for start in range(0, len(pictures), self.batch_size):
             batch = pictures[start : start + self.batch_size]
-            yield from self.logits(np.stack([picture.pixels() for picture in batch]))
+            yield from self.logits_by_key(np.stack([picture.pixels() for picture in batch]))
 
-    @torch.no_grad()
+    def logits_by_key(self, pixels: np.ndarray | torch.Tensor) -> np.ndarray:
+        """Pixels (B, 3, H, W) -> logits (B, K, L, 2) under the current key, then under older ones."""
+        carried = self._carried(pixels)
+        keys = (self.codec.keyed, *self.older)
+        return np.stack([to_logits(self.codec.margins(carried, keyed)) for keyed in keys], axis=1)
+
     def logits(self, pixels: np.ndarray | torch.Tensor) -> np.ndarray:
-        """Pixels in [-1, 1] at `image_size`, (B, 3, H, W) -> logits (B, L, 2) of secret bits, without lean."""
-        margins = self.raw_margins(pixels)
-        if self.codec.calibration is not None:
-            margins = self.codec.calibration.whitened(margins)
-        return self.codec.keyed.read(to_logits(margins))
+        """Logits (B, L, 2) of secret bits under the current key, without lean."""
+        return to_logits(self.codec.margins(self._carried(pixels), self.codec.keyed))
 
-    @torch.no_grad()
     def raw_margins(self, pixels: np.ndarray | torch.Tensor) -> np.ndarray:
         """Margins (B, L) of the bits that the network carries, as it gives them: what a calibration measures."""
+        if isinstance(self.codec, NoiseCodec):  # its network carries no bits, and has no lean
+            return to_margins(self.logits(pixels))
+        return to_margins(self._carried(pixels))
+
+    @torch.no_grad()
+    def _carried(self, pixels: np.ndarray | torch.Tensor) -> np.ndarray:
         device = next(self.vae.parameters()).device
-        logits = self.codec.decode(encode(self.vae, torch.as_tensor(pixels).to(device))).cpu().numpy()
-        return to_margins(logits)
+        return self.codec.decode(encode(self.vae, torch.as_tensor(pixels).to(device))).cpu().numpy()
 
     def evidence_map(self, image: ImageLike, found: Detection) -> EvidenceMap:
         from diffmark.detection.latent_evidence import EvidenceMapper
@@ -147,31 +153,28 @@ class Detector(Reader):
         notes: tuple[str, ...] = (),
     ) -> Detection:
         """The verdict on one image's logits, (L, 2)."""
-        return self.answer(logits, Question(self.fpr, secrets, self.payload, self.tries), source, notes)
+        question = Question(self.fpr, secrets, self.payload, self.tries)
+        return self.answer(np.asarray(logits)[None], question, source, notes)
 
     def answer(
         self, logits: np.ndarray, question: Question, source: str, notes: tuple[str, ...]
     ) -> Detection:
-        """The answer to a question, from one image's logits (L, 2); every key of the ring is tried."""
-        logits = np.asarray(logits, np.float32)
-        blind = self._blind(logits)
+        """The answer to a question, from one image's logits (K, L, 2) under the keys of the ring."""
         if self._other_vae and question.secrets is None and question.payload is None:
             notes = (*notes, OTHER_VAE)
-        key_id = self.codec.keyed.key_id
-        found = decide(logits, question, blind, source, notes, self.name, key_id)
-        if not self.older or not np.isfinite(logits).all():
-            return found
-        carried = self.codec.keyed.carried(logits)
-        others = [keyed.read(carried) for keyed in self.older]
-        answers = [found] + [
-            decide(other, question, blind, source, notes, self.name, keyed.key_id)
-            for keyed, other in zip(self.older, others, strict=True)
+        keys = (self.codec.keyed, *self.older)[: len(logits)]
+        answers = [
+            decide(one, question, self._blind(one), source, notes, self.name, keyed.key_id)
+            for keyed, one in zip(keys, np.asarray(logits, np.float32), strict=True)
         ]
         best = min(answers, key=lambda one: 1.0 if one.p_value is None else one.p_value)
         return replace(best, others=tuple(one.logits for one in answers if one is not best))
 
     def _blind(self, logits: np.ndarray) -> BlindTest | None:
-        """None without a calibration for this autoencoder."""
+        """None without a calibration for this autoencoder, where the codec needs one."""
+        if isinstance(self.codec, NoiseCodec):
+            margins = to_margins(logits)
+            return BlindTest(blind_p_value(margins), 0.0, energy(margins))
         calibration = self.codec.calibration
         if calibration is None or self._other_vae:
             return None

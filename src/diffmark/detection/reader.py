@@ -105,7 +105,8 @@ class Reader(ABC):
     ) -> list[Detection | ImageError]:
         """Answers in the order of the outcomes of `first`.
 
-        `logits` makes logits (L, 2) of pictures at the codec's native size; by default the latent codec at once.
+        `logits` makes logits (K, L, 2), under K keys, of pictures at the codec's native size; by default the latent
+        codec does, at once.
         """
         pictures = [outcome.picture for outcome in outcomes if isinstance(outcome, Open)]
         answers: Iterator[Detection] = iter(())

@@ -1,10 +1,11 @@
-"""The codec: DeltaEncoder writes a secret as a perturbation of latents, SecretDecoder reads it back.
+"""Codecs of the generation layer. `Codec` is the paper's pair of networks, `NoiseCodec` marks the initial noise.
 
-Both networks are the paper's (appendix on architectures): 295,265 and 2,339,704 parameters at 64 bits and
-4 x 64 x 64 latents. A codec has one native latent size. Latents of any other size or aspect are served by one
-policy, *stretch*: delta is resampled to the latents' size and keeps its standard deviation, and the detector
-resizes the image to the native size before it encodes. A picture that was resized after generation is then
-read like any other, and the detector need not know the original size.
+DeltaEncoder writes a secret as a perturbation of latents, SecretDecoder reads it back: the paper's networks
+(appendix on architectures), 295,265 and 2,339,704 parameters at 64 bits and 4 x 64 x 64 latents. What a codec of
+initial noise writes and reads is in `diffmark.latent.noise`. A codec has one native latent size. Latents of any
+other size or aspect are served by one policy, *stretch*: delta is resampled to the latents' size and keeps its
+standard deviation, and the detector resizes the image to the native size before it encodes. A picture that was
+resized after generation is then read like any other, and the detector need not know the original size.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from diffmark.keys.bits import KeyedBits
@@ -31,37 +34,53 @@ from diffmark.latent.files import (
     write_codec,
 )
 from diffmark.latent.injection import Injection
+from diffmark.latent.noise import KeyedPatterns, NoiseReader
 from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
 from diffmark.secret import SecretLike, as_secrets
+from diffmark.statistics import to_logits, to_margins
 
 LARGEST = 65536  # bound on every size in a config, so that a damaged file cannot ask for all memory
 
 
 @dataclass(frozen=True)
-class CodecConfig:
-    """What it takes to build the two networks, and the latent space they were trained for."""
+class LatentConfig:
+    """The secrets of a codec, and the latent space that it is for."""
 
     length: int = 64  # L, bits of a secret
     channels: int = 4  # c, latent channels
     height: int = 64  # h, native latent height
     width: int = 64  # w, native latent width
+    family: str | None = None  # the latent space: sd, sdxl, sd3, flux, vista
+    pixels_per_latent: int = 8  # the vae's downsampling factor
+
+    def check_sizes(self, *more: int) -> None:
+        """Raise unless these and all sizes of the latent space are whole numbers within bounds."""
+        sizes = [self.length, self.channels, self.height, self.width, self.pixels_per_latent, *more]
+        if any(isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= LARGEST for n in sizes):
+            raise ValueError(f"sizes are whole numbers from 1 to {LARGEST}, got {sizes}")
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Native (height, width) in pixels: what the detector resizes an image to."""
+        return self.height * self.pixels_per_latent, self.width * self.pixels_per_latent
+
+
+@dataclass(frozen=True)
+class CodecConfig(LatentConfig):
+    """What it takes to build the paper's two networks."""
+
     embed_dim: int = 64  # d_e, width of bit embeddings and spatial basis
     encoder_widths: Sequence[int] = (32, 16, 8)
     decoder_widths: Sequence[int] = (16, 32, 64, 128, 256)  # one stride-2 block each
     decoder_hidden: Sequence[int] = (1024, 512)
     linear_readout: bool = False  # the decoder whitens latents and also reads each bit by one linear filter
-    family: str | None = None  # the latent space: sd, sdxl, sd3, flux, vista
-    pixels_per_latent: int = 8  # the vae's downsampling factor
 
     def __post_init__(self) -> None:
         for name in ("encoder_widths", "decoder_widths", "decoder_hidden"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        sizes = [self.length, self.channels, self.height, self.width, self.embed_dim, self.pixels_per_latent]
-        sizes += [*self.encoder_widths, *self.decoder_widths, *self.decoder_hidden]
         if not (self.encoder_widths and self.decoder_widths):
             raise ValueError("encoder_widths and decoder_widths need at least one entry")
-        if any(isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= LARGEST for n in sizes):
-            raise ValueError(f"sizes are whole numbers from 1 to {LARGEST}, got {sizes}")
+        self.check_sizes(self.embed_dim, *self.encoder_widths, *self.decoder_widths, *self.decoder_hidden)
         if not isinstance(self.linear_readout, bool):
             raise ValueError(f"linear_readout is true or false, got {self.linear_readout!r}")
         shrink = 2 ** len(self.decoder_widths)
@@ -71,10 +90,20 @@ class CodecConfig:
                 f"height and width must be multiples of {shrink}, or decoder_widths shorter"
             )
 
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """Native (height, width) in pixels: what the detector resizes an image to."""
-        return self.height * self.pixels_per_latent, self.width * self.pixels_per_latent
+
+@dataclass(frozen=True)
+class NoiseConfig(LatentConfig):
+    """What it takes to build the reader of a codec of initial noise."""
+
+    reader_widths: Sequence[int] = (64, 128, 192)  # at full, half and quarter size
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reader_widths", tuple(self.reader_widths))
+        self.check_sizes(*self.reader_widths)
+        if len(self.reader_widths) != 3 or any(width % 8 for width in self.reader_widths):
+            raise ValueError(f"reader_widths are three multiples of 8, got {self.reader_widths}")
+        if self.height % 4 or self.width % 4:
+            raise ValueError(f"latents of {self.height}x{self.width} cannot be halved twice")
 
 
 class DeltaEncoder(nn.Module):
@@ -152,6 +181,10 @@ class SecretDecoder(nn.Module):
 class Codec(nn.Module):
     """The trained pair with its config, dosing, calibration and provenance."""
 
+    kind = "delta"  # of codec, in its file
+    config: LatentConfig
+    keyed: KeyedBits | KeyedPatterns
+
     def __init__(
         self,
         config: CodecConfig | None = None,
@@ -160,18 +193,31 @@ class Codec(nn.Module):
         provenance: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.config = config or CodecConfig()
+        self.config = config = config or CodecConfig()
         self.dosing = dosing or Dosing()
-        self.encoder = DeltaEncoder(self.config, self.dosing.deviation)
-        self.decoder = SecretDecoder(self.config)
+        self.encoder = DeltaEncoder(config, self.dosing.deviation)
+        self.decoder: nn.Module = SecretDecoder(config)
         self.calibration = calibration
         self.provenance = provenance or {}
-        self.keyed = KeyedBits(PUBLIC_KEY, self.config.length)
+        self.use_key(PUBLIC_KEY)
 
     def use_key(self, key: OperatorKey) -> Codec:
-        """From now on secrets are written and read under this operator key (see `diffmark.keys.bits`)."""
-        self.keyed = KeyedBits(key, self.config.length)
+        """From now on secrets are written and read under this operator key."""
+        self.keyed = self.keyed_by(key)
         return self
+
+    def keyed_by(self, key: OperatorKey) -> KeyedBits | KeyedPatterns:
+        """What an operator key decides of a mark: which bits the networks carry for a secret."""
+        return KeyedBits(key, self.config.length)
+
+    def margins(
+        self, carried: NDArray[np.floating], keyed: KeyedBits | KeyedPatterns
+    ) -> NDArray[np.floating]:
+        """Margins (B, L) of the secret's bits under a key, without lean, from what `decode` gives."""
+        margins = to_margins(carried)
+        if self.calibration is not None:
+            margins = self.calibration.whitened(margins)
+        return to_margins(keyed.read(to_logits(margins)))
 
     @property
     def injection(self) -> Injection:
@@ -180,7 +226,7 @@ class Codec(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.encoder.alpha.device
+        return next(self.parameters()).device
 
     @torch.no_grad()
     def delta(self, secrets: SecretLike, size: tuple[int, int] | None = None) -> Tensor:
@@ -195,15 +241,15 @@ class Codec(nn.Module):
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """Logits (B, L, 2) of diffusion-scaled latents (B, C, h, w); other sizes are resampled first.
+        """What the network reads in diffusion-scaled latents (B, C, h, w); other sizes are resampled first.
 
-        They are the network's own, of the bits that it carries: `Detector` undoes their lean and the operator key.
+        Logits (B, L, 2) of the bits that it carries; `margins` undoes their lean and the operator key.
         """
         if latents.ndim != 4 or latents.shape[1] != self.config.channels:
             raise ValueError(
                 f"this codec reads latents of shape (B, {self.config.channels}, h, w), got {tuple(latents.shape)}"
             )
-        latents = latents.to(self.device, self.encoder.alpha.dtype)
+        latents = latents.to(self.device, next(self.parameters()).dtype)
         size = (self.config.height, self.config.width)
         if latents.shape[-2:] != size:
             latents = F.interpolate(latents, size, mode="bilinear", antialias=True)
@@ -222,6 +268,7 @@ class Codec(nn.Module):
             for name, value in self.state_dict().items()
         }
         described = {
+            "kind": self.kind,
             "config": asdict(self.config),
             "dosing": asdict(self.dosing),
             "calibration": self.calibration.to_dict() if self.calibration else None,
@@ -237,8 +284,9 @@ class Codec(nn.Module):
         check_weights(folder, document)
         try:
             calibration = document.get("calibration")
-            codec = cls(
-                CodecConfig(**document["config"]),
+            kind = _KINDS[document.get("kind", "delta")]
+            codec = kind.of_config(
+                document["config"],
                 Dosing.from_dict(document["dosing"]),
                 Calibration.from_dict(calibration) if calibration else None,
                 document.get("provenance"),
@@ -247,6 +295,65 @@ class Codec(nn.Module):
             raise CodecError(f"{folder / CONFIG_FILE} does not describe a codec: {error}") from error
         codec.load_state_dict(read_weights(folder, codec.state_dict()))
         return codec.eval()
+
+    @classmethod
+    def of_config(cls, config: dict[str, Any], *more: Any) -> Codec:
+        """An untrained codec with the settings that a file holds."""
+        return cls(CodecConfig(**config), *more)
+
+
+class NoiseCodec(Codec):
+    """A keyed pattern in the initial noise, and the network that estimates the noise: see `diffmark.latent.noise`.
+
+    `decode` gives estimates of z_T (B, C, h, w). Nothing is calibrated: under no mark scores are standard normals.
+    """
+
+    kind = "noise"
+    config: NoiseConfig
+
+    def __init__(
+        self,
+        config: NoiseConfig | None = None,
+        dosing: Dosing | None = None,
+        calibration: None = None,
+        provenance: dict[str, Any] | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        self.config = config = config or NoiseConfig()
+        self.dosing = dosing or Dosing(Injection("initial", 0.7))
+        if (
+            self.dosing.injection.mode != "initial"
+            or self.dosing.deviation is not None
+            or calibration is not None
+        ):
+            raise ValueError("a codec of initial noise has the injection mode 'initial' and no calibration")
+        size = (config.height, config.width)
+        self.decoder = NoiseReader(config.channels, size, config.reader_widths)
+        self.calibration = None
+        self.provenance = provenance or {}
+        self.use_key(PUBLIC_KEY)
+
+    @classmethod
+    def of_config(cls, config: dict[str, Any], *more: Any) -> NoiseCodec:
+        return cls(NoiseConfig(**config), *more)
+
+    def keyed_by(self, key: OperatorKey) -> KeyedPatterns:
+        """The patterns of a key."""
+        config = self.config
+        return KeyedPatterns(key, config.length, (config.channels, config.height, config.width))
+
+    def margins(
+        self, carried: NDArray[np.floating], keyed: KeyedBits | KeyedPatterns
+    ) -> NDArray[np.floating]:
+        """Log-likelihood ratios (B, L) of the secret's bits under a key, from estimates of z_T."""
+        return to_margins(keyed.read(carried))
+
+    def delta(self, secrets: SecretLike, size: tuple[int, int] | None = None) -> Tensor:
+        """The pattern of each secret, (B, C, h, w); always of the native size, for `mix` to bring to others."""
+        return torch.from_numpy(self.keyed.write(as_secrets(secrets, self.config.length))).to(self.device)
+
+
+_KINDS: dict[str, type[Codec]] = {kind.kind: kind for kind in (Codec, NoiseCodec)}
 
 
 def stretch(delta: Tensor, size: tuple[int, int]) -> Tensor:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-MODES = ("persistent", "paper", "mean", "late", "final")
+MODES = ("persistent", "paper", "mean", "late", "final", "initial")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Injection:
     mean        dose / N at every step (the DDIM path of Algorithm 2)
     late        uniform over a part of the trajectory, start >= time >= end; below it the model paints undisturbed
     final       all of it at z0, after the last step: no denoiser in between
+    initial     all of it in z_T, before the first step, where it takes the place of noise (`diffmark.latent.noise`)
     """
 
     mode: str = "late"
@@ -37,6 +38,8 @@ class Injection:
             raise ValueError(f"unknown injection mode {self.mode!r}; there are {', '.join(MODES)}")
         if not np.isfinite(self.dose):
             raise ValueError(f"dose must be a finite number, got {self.dose}")
+        if self.mode == "initial" and not 0 <= self.dose <= 1:
+            raise ValueError(f"a dose of initial noise is at least 0 and at most 1, got {self.dose}")
         if not 0 < self.start <= 1:
             raise ValueError(f"start is a diffusion time in (0, 1], got {self.start}")
         if not 0 <= self.end < self.start:
@@ -54,6 +57,8 @@ class Injection:
         steps = len(times)
         if self.mode == "final":
             return np.append(np.zeros(steps), self.dose)
+        if self.mode == "initial":
+            return np.append(self.dose, np.zeros(steps))
         if self.mode in ("paper", "mean"):
             # A time that comes twice belongs to a two-stage solver (Heun, PNDM): the first time it only probes.
             starts = np.append(np.diff(times) != 0, True).astype(float)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffmark.latent.codec import CodecConfig
+from diffmark.latent.codec import LatentConfig
 from diffmark.latent.families import FAMILIES
 from diffmark.latent.files import bundled_codecs, fetch
 from diffmark.latent.spaces import (
@@ -64,7 +64,7 @@ def upcast(vae: Any) -> Iterator[None]:
             vae.to(dtype)
 
 
-def check_family(codec: CodecConfig, vae: nn.Module) -> None:
+def check_family(codec: LatentConfig, vae: nn.Module) -> None:
     """Raise if the codec was not made for this autoencoder's latents; without a family only shapes are checked."""
     channels, factor = latent_channels(vae), pixels_per_latent(vae)
     if channels != codec.channels:
@@ -111,7 +111,7 @@ def _right(vae: Any) -> str:
     return f"; no codec ships for {family.name!r}, the pixel layer marks it" if family else ""
 
 
-def fits(codec: CodecConfig, vae: nn.Module) -> bool:
+def fits(codec: LatentConfig, vae: nn.Module) -> bool:
     """Whether `check_family` has nothing to say."""
     try:
         check_family(codec, vae)

@@ -20,7 +20,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from diffmark.keys.ring import as_ring
-from diffmark.latent.codec import Codec
+from diffmark.latent.codec import Codec, NoiseCodec
 from diffmark.latent.injection import Injection
 from diffmark.latent.spaces import vae_family
 from diffmark.latent.vae import codec_for
@@ -28,7 +28,7 @@ from diffmark.mark.decoding import PixelLayer, check_decoding, hook_decoder
 from diffmark.mark.errors import UnmarkableError
 from diffmark.mark.latents import check_strength
 from diffmark.mark.readback import Verify, check_verify
-from diffmark.mark.steps import WatermarkCallback, both, check_free, latent_size
+from diffmark.mark.steps import WatermarkCallback, both, check_free, latent_size, starts_from_picture
 from diffmark.pixel.codec import MIN_SIDE, MarkWarning, PixelCodec
 from diffmark.pixel.layout import PixelConfig
 from diffmark.secret import SecretLike, as_secrets
@@ -72,7 +72,12 @@ def choose_codec(pipe: Any) -> Codec | None:
     name, family = codec_for(vae), vae_family(vae)
     if name is None:
         _say_none(type(pipe).__name__, family.name if family else None)
-    return None if name is None else _bundled(name).use_key(as_ring().current)
+        return None
+    codec = _bundled(name)
+    if isinstance(codec, NoiseCodec) and starts_from_picture(pipe):
+        _say_picture(type(pipe).__name__, name)
+        return None
+    return codec.use_key(as_ring().current)
 
 
 @functools.cache
@@ -84,6 +89,13 @@ def _bundled(name: str) -> Codec:
 def _say_none(pipeline: str, space: str | None) -> None:
     where = f"latent space {space!r}" if space else "latent space"
     _log.warning("no codec ships for the %s of %s: the pixel layer marks alone", where, pipeline)
+
+
+@functools.cache
+def _say_picture(pipeline: str, codec: str) -> None:
+    _log.warning(
+        "%s starts from a picture, %r marks initial noise: the pixel layer marks alone", pipeline, codec
+    )
 
 
 @contextmanager

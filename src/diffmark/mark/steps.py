@@ -6,6 +6,7 @@ scheduler's `step` does. What neither can reach is the moment before the first s
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from diffusers.callbacks import PipelineCallback
 from torch import Tensor
 
-from diffmark.latent.codec import Codec
+from diffmark.latent.codec import Codec, NoiseCodec
 from diffmark.latent.injection import Injection
 from diffmark.latent.spaces import pixels_per_latent
 from diffmark.latent.vae import check_family
@@ -86,7 +87,10 @@ class WatermarkCallback(PipelineCallback):
         """Right before the first step: fix the shares and add the first one to `latents`, in place."""
         self._timesteps = pipe.scheduler.timesteps[-steps_of(pipe) :].cpu().double().numpy()
         self._weights = self.injection.weights(self._timesteps / pipe.scheduler.config.num_train_timesteps)
-        if self._mark is not None:
+        if self._mark is not None and self._mark.in_noise:
+            scale = float(getattr(pipe.scheduler, "init_noise_sigma", 1.0))
+            latents.copy_(self._mark.into_noise(latents / scale, float(self._weights[0])) * scale)
+        elif self._mark is not None:
             latents.copy_(self._mark.add(latents, self._share(pipe, 0)))
         self._done = 1
 
@@ -195,10 +199,15 @@ class WatermarkCallback(PipelineCallback):
         if self.verify is None:
             return
         latents = restore(z0.detach().float(), self.codec.config.channels, self._size)
-        logits = self.codec.keyed.read(self.codec.decode(latents).cpu().numpy())
-        secrets = np.broadcast_to(self.secrets, (len(logits), self.secrets.shape[1]))
-        for problem in shortfall("the generation layer", logits[..., 1] - logits[..., 0], secrets):
+        margins = self.codec.margins(self.codec.decode(latents).cpu().numpy(), self.codec.keyed)
+        secrets = np.broadcast_to(self.secrets, (len(margins), self.secrets.shape[1]))
+        for problem in shortfall("the generation layer", margins, secrets):
             complain(self.verify, f"{problem}, before decoding")
+
+
+def starts_from_picture(pipe: Any) -> bool:
+    """Whether a pipeline paints over a picture (img2img, inpainting), so that no run begins with noise alone."""
+    return "strength" in inspect.signature(type(pipe).__call__).parameters
 
 
 def check_free(pipe: Any) -> None:
@@ -217,9 +226,19 @@ def check_steps(pipe: Any, codec: Codec, injection: Injection) -> None:
                 f"{name} has no {part}: it is not a latent diffusion pipeline that can be marked in its latents"
             )
     check_family(codec.config, pipe.vae)
+    if isinstance(codec, NoiseCodec) != (injection.mode == "initial"):
+        raise UnmarkableError(
+            "codecs of initial noise, and no others, have the injection 'initial'; got "
+            f"{type(codec).__name__} with {injection.mode!r}"
+        )
+    if injection.mode == "initial" and starts_from_picture(pipe):
+        raise UnmarkableError(
+            f"{name} starts from a picture, and this codec marks the noise that a run starts from: the pixel layer "
+            "marks its pictures (codec None)"
+        )
     if injection.mode == "final":
         return
-    if not delivers(pipe.scheduler):
+    if injection.mode != "initial" and not delivers(pipe.scheduler):
         raise UnmarkableError(
             f"{type(pipe.scheduler).__name__} is not known to deliver a dose that is spread over steps; use "
             f"injection mode 'final', or one of {', '.join(SCHEDULERS)} (PNDM with skip_prk_steps)"

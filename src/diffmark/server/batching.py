@@ -66,7 +66,7 @@ class Batcher:
         if not batch:
             return
         try:
-            rows = self.detector.logits(np.stack([picture.pixels() for picture, _ in batch]))
+            rows = self.detector.logits_by_key(np.stack([picture.pixels() for picture, _ in batch]))
         except Exception as error:  # whoever waits must hear of it, and the thread must live on
             for _, future in batch:
                 future.set_exception(error)

@@ -1,0 +1,225 @@
+"""A mark in the initial noise: patterns, sizes, pipelines, files, keys, training."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_codec, tiny_noise_codec
+from scipy.stats import chi2, kstest
+
+from diffmark import Codec, Detector, random_secrets, watermark
+from diffmark.keys.ring import KeyRing
+from diffmark.latent.codec import CodecConfig, NoiseCodec, NoiseConfig
+from diffmark.latent.files import CodecError
+from diffmark.latent.injection import Injection
+from diffmark.latent.noise import KeyedPatterns, blind_p_value, energy, log_likelihood_ratios, mix
+from diffmark.mark.errors import UnmarkableError
+from diffmark.mark.latents import mark_latents
+from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
+
+KEY, OTHER = OperatorKey(b"k" * 32), OperatorKey(b"o" * 32)
+SHAPE = (4, 32, 32)
+
+
+def noise(count: int, *shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, *(shape or SHAPE), generator=torch.Generator().manual_seed(seed))
+
+
+def test_marked_noise_is_noise_and_carries_the_secret_under_its_key_alone():
+    patterns, other = KeyedPatterns(KEY, 64, SHAPE), KeyedPatterns(OTHER, 64, SHAPE)
+    secrets = random_secrets(100)
+    marked = mix(noise(100), torch.from_numpy(patterns.write(secrets)), 0.6).numpy()
+    assert marked.std() == pytest.approx(1, abs=0.01)
+    assert kstest(marked[0].ravel(), "norm").pvalue > 1e-3
+    read = patterns.read(marked)
+    assert ((read[..., 1] > read[..., 0]) == secrets).mean() > 0.999
+    chance = other.read(marked)
+    assert abs(((chance[..., 1] > chance[..., 0]) == secrets).mean() - 0.5) < 0.03
+    assert patterns.key_id == KEY.id != other.key_id
+
+
+def test_bits_have_equally_many_places():
+    counts = np.bincount(KeyedPatterns(KEY, 60, SHAPE).bit)
+    assert len(counts) == 60
+    assert counts.max() - counts.min() <= 1
+
+
+def test_scores_of_unmarked_pictures_are_standard_normal_whatever_the_estimate_is():
+    """Also where estimates are the same for all pictures, and strong in a few places."""
+    habit = noise(1, seed=5).numpy() ** 3
+    keys = [OperatorKey(bytes([i]) * 32) for i in range(40)]
+    scores = np.concatenate([KeyedPatterns(key, 64, SHAPE).scores(habit) for key in keys]).ravel()
+    assert kstest(scores, "norm").pvalue > 1e-3
+    p = [blind_p_value(log_likelihood_ratios(row)) for row in scores.reshape(40, 64)]
+    assert kstest(p, "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.9, 1.0, 1.05, 2.0, 8.0])
+def test_energy_is_told_by_the_ratios(scale):
+    scores = np.random.default_rng(1).standard_normal(64) * scale
+    ratios = log_likelihood_ratios(scores)
+    assert energy(ratios) == pytest.approx(np.square(scores).sum(), rel=1e-6)
+    assert blind_p_value(ratios) == pytest.approx(chi2.sf(np.square(scores).sum(), 64), rel=1e-4)
+    assert ((ratios > 0) == (scores > 0)).all()
+
+
+@pytest.mark.parametrize("size", [(32, 32), (64, 48), (40, 96), (24, 32)])
+def test_other_sizes_stay_white_and_carry_the_pattern(size):
+    delta = noise(20, seed=1)
+    marked = mix(noise(20, 4, *size, seed=2), delta, 0.7)
+    assert float(marked.std()) == pytest.approx(1, abs=0.02)
+    back = mix(torch.zeros_like(delta), marked, 1.0)  # its lowest frequencies at the native size
+    agreement = torch.nn.functional.cosine_similarity(back.flatten(1), delta.flatten(1)).mean()
+    kept = min(size[0], 32) * min(size[1], 32) / 1024
+    assert float(agreement) == pytest.approx(0.7 * kept**0.5, abs=0.06)
+    spectrum = torch.fft.fft2(marked).abs().square().mean((0, 1))
+    assert float(spectrum.std() / spectrum.mean()) < 0.25
+
+
+def test_files(tmp_path):
+    codec = tiny_noise_codec()
+    codec.provenance = {"steps": 3}
+    again = Codec.from_pretrained(codec.save_pretrained(tmp_path / "codec"))
+    assert isinstance(again, NoiseCodec)
+    assert (again.config, again.dosing, again.provenance) == (codec.config, codec.dosing, {"steps": 3})
+    z = noise(2, 4, 8, 8)
+    assert torch.equal(again.decode(z), codec.eval().decode(z))
+    assert codec.decode(noise(1, 4, 16, 12)).shape == (1, 4, 8, 8)
+    with pytest.raises(ValueError, match="latents of shape"):
+        codec.decode(noise(1, 3, 8, 8))
+    path = tmp_path / "codec" / "config.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "kind": "nosuch"}))
+    with pytest.raises(CodecError, match="does not describe a codec"):
+        Codec.from_pretrained(tmp_path / "codec")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"reader_widths": (8, 8)}, "three multiples of 8"),
+        ({"reader_widths": (8, 12, 8)}, "three multiples of 8"),
+        ({"height": 10}, "cannot be halved twice"),
+        ({"length": 0}, "whole numbers"),
+    ],
+)
+def test_bad_settings(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        NoiseConfig(**arguments)
+
+
+def test_doses():
+    with pytest.raises(ValueError, match="at most 1"):
+        Injection("initial", 1.2)
+    with pytest.raises(ValueError, match="'initial'"):
+        NoiseCodec(NoiseConfig(height=8, width=8), tiny_codec().dosing)
+    assert Injection("initial", 0.5).weights([0.9, 0.5]).tolist() == [0.5, 0, 0]
+
+
+# --- pipelines ---------------------------------------------------------------------------------------------------
+
+
+def first_input(pipe, monkeypatch):
+    """What the denoiser sees in its first step."""
+    seen = []
+    network = pipe.unet if getattr(pipe, "unet", None) is not None else pipe.transformer
+    forward = network.forward
+
+    def listen(sample=None, *args, **kwargs):
+        sample = kwargs.pop("hidden_states") if sample is None else sample
+        seen.append(sample.detach().clone())
+        return forward(sample, *args, **kwargs)
+
+    monkeypatch.setattr(network, "forward", listen)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["sd", "sd_euler"])
+def test_the_pattern_is_in_the_noise_before_the_first_step(rig, name, monkeypatch):
+    pipeline, codec, secret = rig("sd"), tiny_noise_codec(), random_secrets(1)
+    if name == "sd_euler":
+        import diffusers
+
+        pipeline.pipe.scheduler = diffusers.EulerDiscreteScheduler.from_config(pipeline.pipe.scheduler.config)
+    seen = first_input(pipeline.pipe, monkeypatch)
+    pipeline.run(guidance_scale=1)
+    plain = seen[0][:1]
+    seen.clear()
+    with watermark(pipeline.pipe, codec, secret, pixel=False, verify=None):
+        pipeline.run(guidance_scale=1)
+    scale = 1.0
+    if name == "sd_euler":  # the denoiser sees z / sqrt(sigma^2 + 1)
+        sigma = float(pipeline.pipe.scheduler.init_noise_sigma)
+        first = float(pipeline.pipe.scheduler.sigmas[0])
+        scale = sigma / (first**2 + 1) ** 0.5
+    assert torch.allclose(seen[0][:1], scale * mix(plain / scale, codec.delta(secret), 0.7), atol=1e-4)
+
+
+def test_strength(rig):
+    pipeline, codec, secret = rig("sd"), tiny_noise_codec(), random_secrets(1)
+    plain = pipeline.run()
+    with watermark(pipeline.pipe, codec, secret, strength=0, pixel=False):
+        assert torch.equal(pipeline.run(), plain)
+    with watermark(pipeline.pipe, codec, secret, strength=0.5, pixel=False, verify=None):
+        weak = pipeline.run()
+    with watermark(pipeline.pipe, codec, secret, pixel=False, verify=None):
+        assert not torch.equal(pipeline.run(), weak)
+    with (
+        watermark(pipeline.pipe, codec, secret, strength=2, pixel=False, verify=None),
+        pytest.raises(ValueError, match="strength is at most"),
+    ):
+        pipeline.run()
+    assert torch.equal(pipeline.run(), plain)
+
+
+def test_packed_latents_carry_it_too(rig, monkeypatch):
+    pipeline = rig("flux")
+    codec = NoiseCodec(NoiseConfig(height=8, width=8, channels=pipeline.channels, reader_widths=(8, 8, 8)))
+    seen = first_input(pipeline.pipe, monkeypatch)
+    plain = pipeline.run()
+    secret = random_secrets(1)
+    with watermark(pipeline.pipe, codec, secret, pixel=False, verify=None):
+        assert not torch.equal(pipeline.run(), plain)
+    assert seen[-1].shape == seen[0].shape
+
+
+def test_what_cannot_be_marked(rig):
+    codec, secret = tiny_noise_codec(), random_secrets(1)
+    with pytest.raises(UnmarkableError, match="starts from a picture"):
+        watermark(rig("img2img").pipe, codec, secret).__enter__()
+    with pytest.raises(UnmarkableError, match="and no others"):
+        watermark(rig("sd").pipe, codec, secret, injection=Injection("final")).__enter__()
+    with pytest.raises(UnmarkableError, match="and no others"):
+        watermark(rig("sd").pipe, tiny_codec(), secret, injection=Injection("initial", 0.5)).__enter__()
+    with pytest.raises(UnmarkableError, match="gone by now"):
+        mark_latents(codec, noise(1, 4, 8, 8), secret)
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def test_older_keys_are_read_and_counted(rig, monkeypatch):
+    """With a reader that sees the noise itself."""
+    codec, secret = tiny_noise_codec(), random_secrets(1)
+    detector = Detector(codec, rig("sd").pipe.vae, fpr=1e-3, ring=KeyRing((KEY, OTHER, PUBLIC_KEY), "test"))
+    patterns = codec.keyed_by(OTHER)
+    carried = mix(noise(1, 4, 8, 8), torch.from_numpy(patterns.write(secret)), 0.95).numpy()
+    monkeypatch.setattr(detector, "_carried", lambda pixels: np.repeat(carried, len(pixels), 0))
+    found = detector.detect(np.zeros((64, 64, 3), np.uint8), secret)
+    assert found.marked
+    assert found.key_id == OTHER.id
+    assert found.tries == 3
+    assert len(found.others) == 2
+    blind = detector.detect(np.zeros((64, 64, 3), np.uint8))
+    assert blind.test == "blind"
+    assert blind.score == pytest.approx(np.square(patterns.scores(carried)).sum(), rel=1e-4)
+
+
+def test_the_kinds_do_not_mix(tmp_path):
+    """The settings of one kind do not describe the other."""
+    with pytest.raises(TypeError):
+        NoiseCodec.of_config({"decoder_widths": (8,)})
+    assert CodecConfig().image_size == NoiseConfig().image_size
