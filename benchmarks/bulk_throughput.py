@@ -72,7 +72,7 @@ def measured(place: Path, folder: Path, workers: list[int]) -> Iterator[dict[str
 
 
 def bare(place: Path) -> dict[str, Any]:
-    detector = Detector.from_pretrained("vista")
+    detector = Detector.from_pretrained("vista-final")
     size = detector.codec.config.image_size
     pictures = [read_image(path).resized(size).pixels() for path in sorted(place.iterdir())]
     batches = [torch.from_numpy(np.stack(pictures[i : i + 8])) for i in range(0, len(pictures), 8)]

@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/vista/decoder.json"))
     arguments = parser.parse_args()
 
-    codec = Codec.from_pretrained("vista")
+    codec = Codec.from_pretrained("vista-final")
     specs = unseen_specs(arguments.count, codec.config.length, arguments.first)
     latents = made_latents(codec, specs, arguments.steps, arguments.latents)
     after = load_autoencoder() if arguments.after is None else opened(arguments.after)

@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--generated", type=int, default=40, help="pictures that Vista generates")
     parser.add_argument("--photographs", type=Path, help="a folder of photographs")
     arguments = parser.parse_args()
-    detector = Detector.from_pretrained("vista")
+    detector = Detector.from_pretrained("vista-final")
     sets: dict[str, tuple[Iterable[Pair], int]] = {
         "painted scenes": (
             embedded(painted_scenes(2 * arguments.count, FIRST), detector),

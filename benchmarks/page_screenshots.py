@@ -85,7 +85,7 @@ def png(image: Image.Image) -> bytes:
 
 
 def main() -> None:
-    detector = Detector.from_pretrained("vista")
+    detector = Detector.from_pretrained("vista-final")
     photo, plain = painted_scenes(2, FIRST)
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         registry = Registry.open(f"sqlite:///{folder}/registry.db", actor="root")

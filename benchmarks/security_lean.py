@@ -133,7 +133,7 @@ def main() -> None:
     )
     parser.add_argument("--pictures", type=Path, nargs="+", default=[])
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--codec", default="vista")
+    parser.add_argument("--codec", default="vista-final")
     parser.add_argument("--count", type=int, default=1800)
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--write", action="store_true", help="with --report: into the codec's config")

@@ -38,12 +38,12 @@ def pipe():
 
 @pytest.fixture(scope="module")
 def codec():
-    return diffmark.Codec.from_pretrained("vista")
+    return diffmark.Codec.from_pretrained("vista-final")
 
 
 @pytest.fixture(scope="module")
 def detector():
-    return diffmark.Detector.from_pretrained("vista", fpr=1e-6)
+    return diffmark.Detector.from_pretrained("vista-final", fpr=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_the_registry_names_the_account(marked, detector):
 
 
 def test_blind_verdicts(marked, codec):
-    blind = diffmark.Detector.from_pretrained("vista", fpr=1e-3)
+    blind = diffmark.Detector.from_pretrained("vista-final", fpr=1e-3)
     _, plain, images = marked
     assert codec.calibration is not None
     assert all(blind.detect(image).verdict == "marked" for image in images)

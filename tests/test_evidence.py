@@ -24,7 +24,7 @@ RESULT = Path(__file__).parents[1] / "results" / "evidence_map.json"
 
 @pytest.fixture(scope="module")
 def detector():
-    return Detector.from_pretrained("vista")
+    return Detector.from_pretrained("vista-final")
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,7 @@ def test_a_lean_survives_its_file():
 
 
 def test_the_codec_that_ships_is_whitened():
-    codec = Codec.from_pretrained("vista")
+    codec = Codec.from_pretrained("vista-final")
     assert codec.calibration.lean is not None
     assert codec.calibration.lean.centre.shape == (codec.config.length,)
 

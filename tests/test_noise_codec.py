@@ -11,6 +11,7 @@ from conftest import tiny_codec, tiny_noise_codec
 from scipy.stats import chi2, kstest
 
 from diffmark import Codec, Detector, random_secrets, watermark
+from diffmark.detection.latent_evidence import EvidenceMapper
 from diffmark.keys.ring import KeyRing
 from diffmark.latent.codec import CodecConfig, NoiseCodec, NoiseConfig
 from diffmark.latent.files import CodecError
@@ -223,3 +224,21 @@ def test_the_kinds_do_not_mix(tmp_path):
     with pytest.raises(TypeError):
         NoiseCodec.of_config({"decoder_widths": (8,)})
     assert CodecConfig().image_size == NoiseConfig().image_size
+
+
+def test_maps_show_where_the_noise_is_the_secrets(rig, monkeypatch):
+    """Scores are standard normals where there is no mark, and high where there is."""
+    codec, secret = tiny_noise_codec(), random_secrets(1)
+    detector = Detector(codec, rig("sd").pipe.vae)
+    mapper = EvidenceMapper(detector)
+    estimate = noise(1, 4, 8, 8, seed=7)
+    estimate[..., :4] = codec.delta(secret)[..., :4]
+    monkeypatch.setattr(codec, "decode", lambda z: estimate)
+    scores = mapper.map(np.zeros((64, 64, 3), np.uint8), secret[0]).scores
+    assert scores[:, :3].min() > 2
+    assert scores[2:-2, 1:3].min() > 4
+    assert np.abs(scores[:, 6:]).max() < 4
+    others = [mapper.map(np.zeros((64, 64, 3), np.uint8), other).scores for other in random_secrets(50)]
+    assert np.std(others) == pytest.approx(1, abs=0.15)
+    with pytest.raises(ValueError, match="one way"):
+        EvidenceMapper(detector, "occlusion")

@@ -51,7 +51,7 @@ def test_a_clear_pixel_mark_is_answered_without_loading_another_reader(marked):
 
 
 def test_the_latent_codec_is_asked_where_the_pixel_layer_sees_nothing(joint, scene):
-    latent = Detector.from_pretrained("vista")
+    latent = Detector.from_pretrained("vista-final")
     image = embed_latent(scene, latent.codec, latent.vae, SECRET)
     found = joint.detect(image, SECRET)
     assert (found.verdict, found.reader, found.tries) == ("marked", "vista", 2)

@@ -239,7 +239,7 @@ def test_persistent_paths_start_at_noise_even_where_pictures_are_given(rig):
 
 def test_a_late_codec_is_measured_through_the_pipeline(tmp_path):
     """The shipped codec, put to late injection: the mark goes through the denoiser and is read from the images."""
-    codec = Codec.from_pretrained("vista")
+    codec = Codec.from_pretrained("vista-final")
     config = TrainingConfig(
         codec=codec.config,
         model=ModelConfig(pipeline="vista"),

@@ -26,7 +26,7 @@ RESULT = Path(__file__).parents[1] / "results" / "vista_final.json"
 
 @torch.no_grad()
 def test_the_shipped_codec_reads_what_it_wrote():
-    codec, autoencoder = Codec.from_pretrained("vista"), load_autoencoder()
+    codec, autoencoder = Codec.from_pretrained("vista-final"), load_autoencoder()
     assert codec.injection.mode == "final"
     scene = np.asarray(paint(random_scene(HELD_OUT + 90_000), 256))
     pixels = torch.from_numpy(scene.copy()).permute(2, 0, 1)[None].float() / 127.5 - 1
@@ -49,7 +49,7 @@ def rows_of(text):
 
 def test_the_card_shows_the_results():
     found = json.loads(RESULT.read_text())["results"]
-    card = (find_codec("vista") / "README.md").read_text()
+    card = (find_codec("vista-final") / "README.md").read_text()
     assert f"{found['psnr']['mean']:.1f} dB (min {found['psnr']['min']:.1f})" in card
     own, others = card.split("## Other injection modes")
     for row, figures in zip(rows_of(own), found["attacks"].values(), strict=True):
@@ -71,7 +71,7 @@ def test_the_card_shows_the_results():
     assert f"at {clean[0]['psnr']:.1f} dB (min {clean[0]['psnr_min']:.1f})" in card
     assert f"{clean[0]['tpr_1e-06_exact']['value']:.3f} at 1e-6" in card
     assert f"{keys[0]['bit_accuracy']:.4f} of the bits" in card
-    document = json.loads((find_codec("vista") / "config.json").read_text())
+    document = json.loads((find_codec("vista-final") / "config.json").read_text())
     assert document["provenance"]["measured"]["psnr"] == found["psnr"]
 
 

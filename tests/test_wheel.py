@@ -17,7 +17,7 @@ from diffmark.vista import load_pipeline, model_names
 assert model_names() == ["vista", "vista-lcm"], model_names()
 pipe = load_pipeline("vista-lcm")
 image = pipe("green hills at noon above a lake", num_inference_steps=1, guidance_scale=2).images[0]
-diffmark.Codec.from_pretrained("vista")
+diffmark.Codec.from_pretrained("vista-final")
 print(diffmark.__file__, image.size)
 """
 

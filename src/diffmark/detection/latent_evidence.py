@@ -5,7 +5,8 @@ drawn at random is independent of a picture that it was not written into, scores
 If the secret was read from the picture itself, it was chosen to fit, and scores of unmarked places lie above 0.
 
 matched    the latents' fine structure correlated with the secret's delta, against random secrets' deltas; for
-           codecs that add delta to z0 (injection `final`)
+           codecs that add delta to z0 (injection `final`); for codecs of initial noise the estimated noise
+           correlated with the secret's pattern, a standard normal where there is no mark
 occlusion  by how much smoothing a tile weakens the decoder's bits; for every codec, coarser
 """
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from diffmark.detection.evidence_map import EvidenceMap, Way
 from diffmark.detection.latent import Detector
 from diffmark.images import ImageLike, read_image
+from diffmark.latent.codec import NoiseCodec
 from diffmark.latent.vae import encode
 from diffmark.secret import Bits, SecretLike, as_secrets, to_hex
 from diffmark.statistics import to_margins
@@ -33,8 +35,11 @@ class EvidenceMapper:
     def __init__(self, detector: Detector, way: Way | None = None) -> None:
         self.detector = detector
         mode = detector.codec.injection.mode
-        self.way: Way = way or ("matched" if mode == "final" else "occlusion")
-        if self.way == "matched":
+        self.way: Way = way or ("matched" if mode in ("final", "initial") else "occlusion")
+        self._in_noise = isinstance(detector.codec, NoiseCodec)
+        if self._in_noise and self.way != "matched":
+            raise ValueError("maps of codecs of initial noise are made one way: matched")
+        if self.way == "matched" and not self._in_noise:
             shape = (REFERENCES, detector.codec.config.length)
             others = np.random.default_rng(0).integers(0, 2, shape).astype(np.uint8)
             self._others = _fine(detector.codec.delta(others))
@@ -49,7 +54,10 @@ class EvidenceMapper:
         bits = self._bits(pixels) if secret is None else as_secrets(secret, codec.config.length)  # (1, L)
         if len(bits) != 1:
             raise ValueError(f"a map speaks for one secret, got {len(bits)}")
-        scores = self._matched(z, bits) if self.way == "matched" else self._occlusion(z, bits)
+        if self._in_noise:
+            scores = self._correlated(z, bits)
+        else:
+            scores = self._matched(z, bits) if self.way == "matched" else self._occlusion(z, bits)
         return EvidenceMap(scores.cpu().numpy(), to_hex(bits[0]), self.way)
 
     def _bits(self, pixels: Tensor) -> Bits:
@@ -57,10 +65,20 @@ class EvidenceMapper:
         logits = self.detector.logits(pixels)
         return (logits[..., 1] > logits[..., 0]).astype(np.uint8)
 
+    def _correlated(self, z: Tensor, bits: Bits) -> Tensor:
+        """Sum of delta n^ over the square root of the sum of n^^2, n^ the estimate of z_T, around each place."""
+        estimate, window = self.detector.codec.decode(z), _window(z)
+        both = (self.detector.codec.delta(bits) * estimate).sum(1, keepdim=True)
+        power = estimate.square().sum(1, keepdim=True)
+        totals = F.avg_pool2d(
+            torch.cat([both, power]), window, stride=1, padding=window // 2, divisor_override=1
+        )  # (2, 1, h, w)
+        return (totals[0] / totals[1].clamp_min(1e-12).sqrt())[0]
+
     def _matched(self, z: Tensor, bits: Bits) -> Tensor:
         """Correlation of latents (1, C, h, w) and delta around each latent, standardised over other secrets."""
         deltas = torch.cat([_fine(self.detector.codec.delta(bits)), self._others])  # (1 + R, C, h, w)
-        window = max(3, 2 * (min(z.shape[-2:]) // 10) + 1)  # a fifth of the shorter side
+        window = _window(z)
         found = _box((_fine(z) * deltas).sum(1, keepdim=True), window)[:, 0]  # (1 + R, h, w)
         return (found[0] - found[1:].mean(0)) / found[1:].std(0).clamp_min(1e-12)
 
@@ -87,6 +105,11 @@ class EvidenceMapper:
     def _margins(self, z: Tensor) -> Tensor:
         logits = self.detector.codec.decode(z)
         return to_margins(logits)
+
+
+def _window(z: Tensor) -> int:
+    """A fifth of the shorter side, odd."""
+    return max(3, 2 * (min(z.shape[-2:]) // 10) + 1)
 
 
 def _box(values: Tensor, window: int) -> Tensor:
