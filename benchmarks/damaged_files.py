@@ -44,7 +44,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         registry = Registry.open(f"sqlite:///{folder}/registry.db", actor="root")
         headers = {"Authorization": f"Bearer {grant_token(registry, 'ann', 'auditor')[1]}"}
-        service = Service(Detector.from_pretrained("vista-final"), registry, Limits(per_minute=1e9, burst=10**9))
+        service = Service(
+            Detector.from_pretrained("vista-final"), registry, Limits(per_minute=1e9, burst=10**9)
+        )
         statuses: Counter[int] = Counter()
         slowest, memory = 0.0, []
         with TestClient(create_app(service), raise_server_exceptions=False) as client:

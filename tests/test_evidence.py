@@ -98,7 +98,8 @@ def test_detect_writes_maps(detector, pictures, tmp_path, monkeypatch, capsys):
     marked = embed(pictures[0], detector.codec, detector.vae, secret).resize((300, 200))
     marked.save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(b"no image")
-    words = ["detect", tmp_path, "--secret", to_hex(secret), "--maps", tmp_path / "maps", "--json"]
+    words = ["detect", tmp_path, "--secret", to_hex(secret), "--codec", "vista-final"]
+    words += ["--maps", tmp_path / "maps", "--json"]
     monkeypatch.setattr(sys, "argv", ["diffmark", *map(str, words)])
     with pytest.raises(SystemExit) as stop:
         cli.main()

@@ -144,7 +144,8 @@ def test_the_pattern_is_in_the_noise_before_the_first_step(rig, name, monkeypatc
     if name == "sd_euler":
         import diffusers
 
-        pipeline.pipe.scheduler = diffusers.EulerDiscreteScheduler.from_config(pipeline.pipe.scheduler.config)
+        euler = diffusers.EulerDiscreteScheduler.from_config(pipeline.pipe.scheduler.config)
+        monkeypatch.setattr(pipeline.pipe, "scheduler", euler)
     seen = first_input(pipeline.pipe, monkeypatch)
     pipeline.run(guidance_scale=1)
     plain = seen[0][:1]

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from conftest import _build
 from PIL import Image, ImageOps
 
@@ -17,9 +18,9 @@ from diffmark.detection.latent import Detector
 from diffmark.detection.reader import better
 from diffmark.images import ImageError
 from diffmark.mark.context import watermark
-from diffmark.mark.image import embed as embed_latent
 from diffmark.pixel.animation import Animation
 from diffmark.pixel.codec import PixelCodec
+from diffmark.vista import load_pipeline
 from diffmark.vista.paint import painted_scenes
 
 SECRET = "0123456789abcdef"
@@ -50,9 +51,11 @@ def test_a_clear_pixel_mark_is_answered_without_loading_another_reader(marked):
     assert "latent" not in vars(fresh)
 
 
-def test_the_latent_codec_is_asked_where_the_pixel_layer_sees_nothing(joint, scene):
-    latent = Detector.from_pretrained("vista-final")
-    image = embed_latent(scene, latent.codec, latent.vae, SECRET)
+def test_the_latent_codec_is_asked_where_the_pixel_layer_sees_nothing(joint):
+    latent, pipe = Detector.from_pretrained("vista"), load_pipeline("vista")
+    with watermark(pipe, latent.codec, SECRET, pixel=False):
+        generator = torch.Generator().manual_seed(1)
+        image = pipe("a lake", num_inference_steps=10, guidance_scale=4.0, generator=generator).images[0]
     found = joint.detect(image, SECRET)
     assert (found.verdict, found.reader, found.tries) == ("marked", "vista", 2)
     alone = latent.detect(image, SECRET)

@@ -247,7 +247,7 @@ def test_a_late_codec_is_measured_through_the_pipeline(tmp_path):
         paths=PathConfig(ddim_steps=6, guidance=3.0),
         log=LogConfig(measure_images=0),
     )
-    found, measured = measure_codec("vista", config, 2, 20, cache=tmp_path, injection="late")
+    found, measured = measure_codec("vista-final", config, 2, 20, cache=tmp_path, injection="late")
     assert found["injection"] == {
         "mode": "late",
         "dose": codec.dosing.doses["late"],
@@ -261,4 +261,4 @@ def test_a_late_codec_is_measured_through_the_pipeline(tmp_path):
     assert measured.calibration is not None
     assert found["blind_tpr_at_1e-3"] is None  # twenty unmarked images cannot tell one in a thousand
     with pytest.raises(ValueError, match="need as many prompts that were not trained on, got 1"):
-        measure_codec("vista", config, 2, 20, cache=tmp_path, prompts=["a lake"], injection="late")
+        measure_codec("vista-final", config, 2, 20, cache=tmp_path, prompts=["a lake"], injection="late")

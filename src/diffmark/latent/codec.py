@@ -259,6 +259,11 @@ class Codec(nn.Module):
         finally:
             self.decoder.train(training)
 
+    def logits_of(self, latents: Tensor) -> Tensor:
+        """Logits (B, L, 2) of the bits that are carried in latents of the native size, with gradients."""
+        logits: Tensor = self.decoder(latents)
+        return logits
+
     # --- storage -------------------------------------------------------------------------------------------
 
     def save_pretrained(self, folder: str | Path, dtype: torch.dtype | None = None) -> Path:
@@ -310,6 +315,7 @@ class NoiseCodec(Codec):
 
     kind = "noise"
     config: NoiseConfig
+    keyed: KeyedPatterns
 
     def __init__(
         self,
@@ -347,6 +353,19 @@ class NoiseCodec(Codec):
     ) -> NDArray[np.floating]:
         """Log-likelihood ratios (B, L) of the secret's bits under a key, from estimates of z_T."""
         return to_margins(keyed.read(carried))
+
+    def logits_of(self, latents: Tensor) -> Tensor:
+        """Logits (B, L, 2) with the scores of the key's patterns as margins, with gradients."""
+        scores = self.keyed_scores(self.decoder(latents))
+        return torch.stack([-scores / 2, scores / 2], dim=-1)
+
+    def keyed_scores(self, estimates: Tensor) -> Tensor:
+        """The same as `KeyedPatterns.scores`, of tensors."""
+        flat = estimates.flatten(1)
+        values, members = (
+            torch.from_numpy(part).to(flat) for part in (self.keyed.values, self.keyed.members)
+        )
+        return (flat * values) @ members / (flat.square() @ members).clamp_min(1e-12).sqrt()
 
     def delta(self, secrets: SecretLike, size: tuple[int, int] | None = None) -> Tensor:
         """The pattern of each secret, (B, C, h, w); always of the native size, for `mix` to bring to others."""

@@ -49,8 +49,8 @@ class KeyedPatterns:
         self.bit[order] = np.arange(places) % length
         uniform = (key.numbers(f"{PURPOSE} values", places) + 0.5) / 2**32
         self.values = ndtri(uniform).astype(np.float32)  # n_j
-        self._members = np.zeros((places, length), np.float32)
-        self._members[np.arange(places), self.bit] = 1
+        self.members = np.zeros((places, length), np.float32)  # 1 where a place is of a bit
+        self.members[np.arange(places), self.bit] = 1
 
     def write(self, secrets: Bits) -> Floats:
         """delta of each secret, (..., L) -> (..., C, h, w)."""
@@ -60,8 +60,8 @@ class KeyedPatterns:
     def scores(self, estimates: Floats) -> Floats:
         """Estimates of z_T (..., C, h, w) -> a score for each bit, (..., L)."""
         flat = np.asarray(estimates, np.float32).reshape(*estimates.shape[:-3], -1)
-        power = np.square(flat) @ self._members
-        return (flat * self.values) @ self._members / np.sqrt(np.maximum(power, 1e-12))
+        power = np.square(flat) @ self.members
+        return (flat * self.values) @ self.members / np.sqrt(np.maximum(power, 1e-12))
 
     def read(self, estimates: Floats) -> Floats:
         """Logits (..., L, 2) of the secret's bits from estimates of z_T (..., C, h, w)."""
