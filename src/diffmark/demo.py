@@ -197,11 +197,11 @@ figcaption{font-size:.875rem;margin-top:.35rem;color:var(--soft)}
 b{display:block;font-weight:600}.yes{color:var(--yes)}.no{color:var(--no)}
 code{font-size:.7em;font-weight:400;color:var(--soft)}
 </style>
-<h1>Whose image is it?</h1><p>Each account's image was generated with its key in the initial noise and in the
-pixels, attacked, read back, and held against {{keys}} keys. A name appears only where the chance of a false match is
-at most one in a million. “Unmarked” is the image of the same seed without a key: other noise makes another image.
-“Regenerated” was noised and painted again by the model. The last picture of each row is what the pixel layer changes,
-ten times as strong.</p>
+<h1>Whose image is it?</h1><p>Each account's image was generated with its key in the initial noise and in its
+pixels, attacked, read back, and held against {{keys}} keys. A name appears only where the chance of a false match
+is at most one in a million. “Unmarked” is the image of the same seed without a key: other noise makes another
+image. “Regenerated” was noised and painted again by the model. The last picture of each row is what the pixel layer
+changes, ten times as strong.</p>
 {{rows}}</html>
 """
 

@@ -84,8 +84,8 @@ def mark_latents(codec: Codec, latents: Tensor, secrets: SecretLike, weight: flo
     """z + weight * delta(secret), for latents (B, C, h, w) of any size; one secret for all, or one each."""
     if isinstance(codec, NoiseCodec):
         raise UnmarkableError(
-            "this codec marks the noise that a picture is painted from, which is gone by now: the pixel layer marks "
-            "finished pictures"
+            "this codec marks the noise that a picture is painted from, which is gone by now: a finished picture "
+            "is for the pixel layer"
         )
     mark = LatentMark(codec, secrets, latents)
     return mark.add(latents, mark.share(weight))
