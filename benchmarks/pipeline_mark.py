@@ -1,4 +1,4 @@
-"""What a mark that is told from its picture alone, as pipelines write it, loses against one that is fitted to copies.
+"""What the mark of pipelines, told from the picture alone, loses against that of `embed`, fitted to copies.
 
     python benchmarks/pipeline_mark.py --pictures DIR DIR --folder RUN
 
