@@ -26,6 +26,9 @@ def cost_table(document: dict[str, Any]) -> str:
         lines.append(f"| {' | '.join(map(str, cells))} |")
     runs = document["config"]["runs"]
     note = f"Revision {document['revision']}, {runs} run{'s' * (runs > 1)} a row."
+    once = document["config"].get("seconds_of_patterns_once")
+    if once is not None:
+        note += f" A key's patterns are derived once in a process: {1000 * once:.0f} ms."
     return "\n".join([*lines, "", note])
 
 
