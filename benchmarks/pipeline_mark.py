@@ -121,6 +121,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=24)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=25)
+    parser.add_argument("--report", action="store_true", help="write the results of the rows that are there")
     parser.add_argument("--out", type=Path, default=Path("results/pipeline_mark.json"))
     options = parser.parse_args()
     config = {
@@ -134,12 +135,11 @@ def main() -> None:
     paths = [lists[i][drawn[i][n]] for n in range(each) for i in range(len(lists))][: options.count]
     run = Run(options.folder, config, WRITER)
     tasks = [Task(number, side, name) for number in range(len(paths)) for side in SIDES for name in WRITERS]
-    try:
+    if not options.report:
         run.extend(measure, tasks, options.jobs, lambda task: task.name, prepare, (paths, options.seed))
-    finally:
-        head = {"command": command_line(), "config": config, "seed": options.seed, "versions": versions()}
-        document = {**head, "revision": run.revision, "results": summary(run.rows())}
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
+    head = {"command": command_line(), "config": config, "seed": options.seed, "versions": versions()}
+    document = {**head, "revision": run.revision, "pixel_code": run.code, "results": summary(run.rows())}
+    options.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
