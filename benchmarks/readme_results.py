@@ -412,6 +412,19 @@ def fill_pixel(text: str) -> str:
     return text
 
 
+def fill_pipelines(text: str) -> str:
+    """docs/pipelines.md with its tables of results."""
+    import pipeline_tables
+
+    for name, table in (
+        ("marking_cost", pipeline_tables.cost_table),
+        ("pipeline_mark", pipeline_tables.writer_table),
+    ):
+        document = json.loads((ROOT / "results" / f"{name}.json").read_text())
+        text = between(name.replace("_", " "), table(document), text)
+    return text
+
+
 def fill_payloads(text: str) -> str:
     """docs/payloads.md with its table."""
     import payload_table
@@ -423,6 +436,7 @@ PAGES = {
     "README.md": fill_readme,
     "docs/baselines.md": fill_baselines,
     "docs/payloads.md": fill_payloads,
+    "docs/pipelines.md": fill_pipelines,
     "docs/pixel.md": fill_pixel,
     "docs/registry.md": fill_registry,
     "docs/results.md": fill_results,

@@ -10,6 +10,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler, ModularPipeline, SD3Trans
 import diffmark
 from diffmark.latent.injection import Injection
 from diffmark.mark.errors import UnmarkableError
+from diffmark.pixel.codec import MarkWarning
 
 SECRET = "0123456789abcdef"
 
@@ -60,8 +61,28 @@ def test_decoded_pictures_are_marked(run):
     with diffmark.watermark(run.pipe, SECRET, verify="raise"):
         (image,) = run(output="images")
         state = run()
+        both = run(output=["images", "latents"])
     assert diffmark.detect(image, SECRET, fpr=1e-6, search=False).marked
+    assert diffmark.detect(both["images"][0], SECRET, fpr=1e-6, search=False).marked
     assert diffmark.detect(state.get("images")[0], SECRET, fpr=1e-6, search=False).marked
+
+
+def test_a_call_that_gives_latents_is_refused_without_a_codec_and_said_with_one(run, monkeypatch):
+    codec, injection = tiny_codec(16), Injection("final")
+    plain = run(output="latents")
+    with (
+        diffmark.watermark(run.pipe, codec, SECRET, injection=injection, verify=None),
+        pytest.warns(MarkWarning, match="the generation layer marks alone"),
+    ):
+        marked = run(output=["latents"])["latents"]
+    assert not torch.equal(marked, plain)
+    monkeypatch.setattr(run.pipe.transformer, "forward", None)  # refused before any work
+    for output in ("latents", ["latents"]):
+        with (
+            diffmark.watermark(run.pipe, None, SECRET),
+            pytest.raises(UnmarkableError, match="gives latents and no pictures"),
+        ):
+            run(output=output)
 
 
 @pytest.mark.parametrize("mode", ["final", "late"])

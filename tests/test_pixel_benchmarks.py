@@ -178,3 +178,42 @@ def test_tasks_have_names_of_their_own(load):
     assert {task.number for task in tasks if task.method == "pixel" and task.group == "figures"} == set(
         range(48)
     )
+
+
+def test_pipelines_marks_are_compared_on_pictures_that_were_marked_both_ways(load):
+    module, tables = load("pipeline_mark"), load("pipeline_tables")
+
+    def row(number, writer, matches, quality):
+        seen = {"ssimulacra2": quality, "butteraugli_3": 0.5, "psnr": 40.0}
+        return {
+            "number": number,
+            "side": 256,
+            "writer": writer,
+            "matches": dict.fromkeys(module.ATTACKS, matches),
+            **seen,
+        }
+
+    rows = [row(0, "pipelines", 64, 80), row(0, "embed", 32, 90), row(1, "pipelines", 40, 82)]
+    rows += [row(1, "embed", 64, 86), row(2, "pipelines", 0, 0)]  # the last was not marked by the other
+    first, second = module.summary(rows)
+    assert (first["pictures"], first["writer"], first["ssimulacra2"]) == (2, "pipelines", 81)
+    assert first["bit_accuracy"]["JPEG 10"] == 52 / 64
+    assert first["marked"]["JPEG 10"] == 0.5
+    assert (second["bit_accuracy"]["JPEG 10"], second["least_ssimulacra2"]) == (0.75, 86)
+    line = tables.writer_table({"results": [first]}).splitlines()[-1]
+    assert line.startswith("| 256 | pipelines | 2 | 81.0 / 80.0 | 0.50 | 0.812 (0.50) |")
+
+
+def test_the_cost_of_marking_is_shares_of_the_generation(load):
+    row = {
+        "batch": 1,
+        "rounds": 0,
+        "seconds": {"pixel layer": 0.01, "reading back pixels": 0.002, "rest": 2.0},
+        "marking_over_generation": 0.009,
+        "generation_layer_over_generation": 0.003,
+    }
+    config = {"runs": 5, "seconds_of_patterns_once": 0.033}
+    document = {"results": [row], "config": config, "revision": "abc"}
+    lines = load("pipeline_tables").cost_table(document).splitlines()
+    assert lines[2] == "| 1 | 0 | 0.9% | 0.5% | 0.1% | 0.3% |"
+    assert lines[-1] == ("Revision abc, 5 runs a row. A key's patterns are derived once in a process: 33 ms.")

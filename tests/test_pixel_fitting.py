@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from PIL import Image
-from scipy.ndimage import uniform_filter
+from scipy.ndimage import minimum_filter, uniform_filter
 
 from diffmark.pixel.arrivals import COPIES
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.fitting import evened, next_chroma, next_gain
 from diffmark.pixel.forecast import forecast
-from diffmark.pixel.keys import PUBLIC_KEY
+from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
 from diffmark.pixel.layout import Layout, PixelConfig
-from diffmark.pixel.spectrum import box, forward, inverse, lowest, planes
+from diffmark.pixel.spectrum import box, forward, inverse, least, lowest, planes
 from diffmark.pixel.tones import Tones
 from diffmark.pixel.visibility import Visibility
 from diffmark.pixel.writer import masking
@@ -24,6 +24,13 @@ from diffmark.pixel.writer import masking
 def test_means_over_windows_are_scipys(shape: tuple[int, int], size: int) -> None:
     plane = np.random.default_rng(0).normal(100, 30, shape).astype(np.float32)
     assert np.allclose(box(plane, size), uniform_filter(plane, size, mode="reflect"), atol=2e-4)
+
+
+@pytest.mark.parametrize("shape", [(512, 512), (7, 300), (3, 3)])
+@pytest.mark.parametrize("size", [1, 3, 5, 11, 73])
+def test_least_values_of_windows_are_scipys(shape: tuple[int, int], size: int) -> None:
+    plane = np.random.default_rng(0).normal(100, 30, shape).astype(np.float32)
+    assert np.array_equal(least(plane, size), minimum_filter(plane, size, mode="reflect"))
 
 
 def test_amplitudes_go_to_bits_that_would_be_lost_at_the_same_cost() -> None:
@@ -51,6 +58,24 @@ def test_tones_respond_to_their_own_waves() -> None:
     assert np.allclose(response, amplitudes, atol=0.05)
     noise = np.random.default_rng(2).normal(size=(512, 512)).astype(np.float32)
     assert tones.level(noise) == pytest.approx(np.full(len(amplitudes), 512), rel=0.9)
+
+
+def test_tones_hold_what_another_thread_has_thrown_away() -> None:
+    class Forgetful(dict):  # type: ignore[type-arg]
+        def __setitem__(self, name: object, value: object) -> None:
+            self.clear()
+
+    tones = Tones(PUBLIC_KEY)
+    vars(tones)["_grids"] = Forgetful()
+    ones = np.ones(len(tones.phases))
+    assert np.array_equal(tones.waves(ones, (64, 96)), Tones(PUBLIC_KEY).waves(ones, (64, 96)))
+
+
+def test_patterns_are_derived_once_for_a_key_and_a_config() -> None:
+    layout = PixelCodec().layout
+    assert PixelCodec().layout is layout
+    assert PixelCodec(config=PixelConfig(length=32)).layout is not layout
+    assert PixelCodec(OperatorKey(bytes(32))).layout is not layout
 
 
 @pytest.mark.parametrize("name", COPIES)

@@ -19,6 +19,7 @@ PAGES = [
     "README.md",
     "docs/baselines.md",
     "docs/payloads.md",
+    "docs/pipelines.md",
     "docs/pixel.md",
     "docs/registry.md",
     "docs/results.md",

@@ -23,9 +23,11 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 import diffmark
+from diffmark.images import ImageError
 from diffmark.integrations.accounts import ANONYMOUS, Marker, principal_of_token
 from diffmark.integrations.gateway import create
 from diffmark.integrations.openai import MarkImages
+from diffmark.integrations.pictures import mark_values
 from diffmark.registry import Registry
 
 ROOT = Path(__file__).parents[1]
@@ -98,6 +100,25 @@ def engine():
                 yield event[:50]
                 yield event[50:]
             yield b"data: [DONE]\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    @app.post("/v1/responses")
+    def responses(request: dict):
+        citation = {"type": "url_citation", "url": "https://pages.example/1", "title": "a page"}
+        text = {"type": "output_text", "text": "here", "annotations": [citation]}
+        call = {"type": "image_generation_call", "status": "completed", "result": encoded(picture())}
+        output = [{"type": "message", "content": [text]}, call]
+        if not request.get("stream"):
+            return {"object": "response", "output": output, "result": "of something else"}
+
+        def events():
+            part = {
+                "type": "response.image_generation_call.partial_image",
+                "partial_image_b64": encoded(picture()),
+            }
+            for event in (part, {"type": "response.completed", "response": {"output": output}}):
+                yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
@@ -181,6 +202,28 @@ def test_images_in_streams_of_events_are_marked(client, registry):
     assert events[-1] == "[DONE]"
     image = json.loads(events[1])["choices"][0]["delta"]["content"][0]["image_url"]["url"]
     assert owner(registry, bytes_of(image)) == principal_of_token(TOKEN)
+
+
+def test_image_calls_of_the_responses_api_are_marked(client, registry):
+    principal = principal_of_token(TOKEN)
+    answer = client.post("/v1/responses", json={}, headers=TOKEN).json()
+    message, call = answer["output"]
+    assert owner(registry, base64.b64decode(call["result"])) == principal
+    assert message["content"][0]["annotations"][0]["url"] == "https://pages.example/1"
+    assert answer["result"] == "of something else"
+    answer = client.post("/v1/responses", json={"stream": True}, headers=TOKEN)
+    partial, whole = (
+        json.loads(event.partition("data: ")[2]) for event in answer.text.split("\n\n") if event
+    )
+    assert owner(registry, base64.b64decode(partial["partial_image_b64"])) == principal
+    assert owner(registry, base64.b64decode(whole["response"]["output"][1]["result"])) == principal
+
+
+def test_a_cited_page_is_no_image():
+    cited = {"annotations": [{"type": "url_citation", "url_citation": {"url": "https://pages.example/1"}}]}
+    assert mark_values(cited, bytes) == cited
+    with pytest.raises(ImageError, match="behind an address"):
+        mark_values({"image_url": {"url": "https://pages.example/1"}}, bytes)
 
 
 def test_raw_images_are_marked_in_their_format(client, registry):

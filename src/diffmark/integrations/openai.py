@@ -3,9 +3,10 @@
     app.add_middleware(MarkImages)                                      # FastAPI, Starlette
     vllm serve Qwen/Qwen-Image --omni --middleware diffmark.integrations.openai.MarkImages
 
-Responses of paths with /images, /videos or /chat/completions in them are marked: `b64_json`, data addresses (in
-chat messages too), image files and ZIP archives of them, whole responses and streams of events. What cannot be
-marked is not passed on, and videos are among it: the client gets an error 502. Web sockets are not looked into.
+Responses of paths with /images, /videos, /chat/completions or /responses in them are marked: `b64_json`, results
+of image calls, data addresses (in chat messages too), image files and ZIP archives of them, whole responses and
+streams of events. What cannot be marked is not passed on, and videos are among it: the client gets an error 502.
+Web sockets are not looked into.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ PATHS = (
     "/images",
     "/videos",
     "/chat/completions",
+    "/responses",
 )  # /images/ID/content of SGLang, /chat/completions/batch too
 EVENT_STREAM = "text/event-stream"
 

@@ -20,6 +20,10 @@ from diffmark.secret import SecretLike
 FORMATS = {"PNG": "PNG", "JPEG": "JPEG", "MPO": "JPEG", "WEBP": "WEBP"}
 QUALITY = 95  # of lossy formats
 DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,([A-Za-z0-9+/=]+)")
+ENCODED = ("b64_json", "partial_image_b64")  # fields that hold an image file as base64
+CALL = ("result", "image_generation_call")  # the same in an item of this type, of the Responses API
+ADDRESSES = ("url", "image_url")
+CITATION = "url_citation"  # of a page, not of an image
 
 MarkFile = Callable[[bytes], bytes]
 
@@ -45,10 +49,10 @@ def mark_archive(archive: bytes, mark: MarkFile) -> bytes:
     return buffer.getvalue()
 
 
-def mark_values(value: Any, mark: MarkFile) -> Any:
-    """A JSON value whose images are marked, wherever they are: `b64_json` and data addresses, in texts too.
+def mark_values(value: Any, mark: MarkFile, cited: bool = False) -> Any:
+    """A JSON value whose images are marked, wherever they are: base64 fields and data addresses, in texts too.
 
-    Images behind other addresses cannot be marked: an ImageError says so.
+    Images behind other addresses cannot be marked: an ImageError says so. The address of a `cited` page is none.
     """
     if isinstance(value, list):
         return [mark_values(part, mark) for part in value]
@@ -56,14 +60,15 @@ def mark_values(value: Any, mark: MarkFile) -> Any:
         return DATA_URL.sub(lambda found: _marked_address(found, mark), value)
     if not isinstance(value, dict):
         return value
-    done = {}
+    done, kind = {}, value.get("type")
+    page = cited or kind == CITATION
     for name, part in value.items():
-        if name == "b64_json" and isinstance(part, str):
+        if isinstance(part, str) and (name in ENCODED or (name, kind) == CALL):
             done[name] = _encoded(mark(_decoded(part)))
-        elif name in ("url", "image_url") and isinstance(part, str) and not part.startswith("data:"):
+        elif isinstance(part, str) and name in ADDRESSES and not part.startswith("data:") and not page:
             raise ImageError("an image behind an address cannot be marked: ask for response_format b64_json")
         else:
-            done[name] = mark_values(part, mark)
+            done[name] = mark_values(part, mark, name == CITATION)
     return done
 
 

@@ -27,7 +27,7 @@ from diffmark.latent.vae import codec_for
 from diffmark.mark.decoding import PixelLayer, check_decoding, hook_decoder
 from diffmark.mark.errors import UnmarkableError
 from diffmark.mark.latents import check_strength
-from diffmark.mark.readback import Verify, check_verify
+from diffmark.mark.readback import FIELDS, Verify, check_verify
 from diffmark.mark.steps import WatermarkCallback, both, check_free, latent_size, starts_from_picture
 from diffmark.pixel.codec import MIN_SIDE, MarkWarning, PixelCodec
 from diffmark.pixel.layout import PixelConfig
@@ -148,7 +148,8 @@ def _marking_class(plain: type, layer: PixelLayer | None, callback: WatermarkCal
         @functools.wraps(plain.__call__)
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(self, *args, **kwargs)
-            _check_call({**kwargs, **bound.arguments}, layer, callback)
+            asked = {**kwargs, **bound.arguments}
+            _check_call(asked, layer, callback)
             with ExitStack() as stack:
                 if callback is not None:
                     callback.reset()
@@ -165,7 +166,7 @@ def _marking_class(plain: type, layer: PixelLayer | None, callback: WatermarkCal
                 raise UnmarkableError(
                     "the pipeline stopped before the last step, so its images are not fully marked"
                 )
-            if layer is not None:
+            if layer is not None and _gives_pictures(asked):
                 _check_pictures(layer, callback, output)
             return output
 
@@ -225,18 +226,27 @@ def _check_call(
     sides = [arguments.get(name) for name in ("height", "width")]
     if any(isinstance(side, int) and side < MIN_SIDE for side in sides):
         raise UnmarkableError(f"pictures need at least {MIN_SIDE} pixels a side to be marked")
-    if arguments.get("output_type") == "latent":
+    if not _gives_pictures(arguments):
         if callback is None:
             raise UnmarkableError(
-                'output_type="latent" gives no pictures, and without a codec nothing else is marked: decode the '
-                "latents inside the context, or with watermark_vae"
+                "this call gives latents and no pictures, and without a codec nothing else is marked: decode "
+                "the latents inside the context, or with watermark_vae"
             )
         warnings.warn(
-            'output_type="latent": the generation layer marks alone, there are no pixels to mark; pixel=False '
+            "this call gives latents: the generation layer marks alone, there are no pixels to mark; pixel=False "
             "says so",
             MarkWarning,
             stacklevel=4,
         )
+
+
+def _gives_pictures(arguments: dict[str, Any]) -> bool:
+    """Whether a call is asked for pictures: by `output_type`; modular pipelines by the names in `output`."""
+    names = arguments.get("output")
+    names = [names] if isinstance(names, str) else names
+    if isinstance(names, (list, tuple)) and not set(names) & set(FIELDS):
+        return False
+    return arguments.get("output_type") != "latent"
 
 
 def _check_pictures(layer: PixelLayer, callback: WatermarkCallback | None, output: Any) -> None:

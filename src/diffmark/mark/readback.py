@@ -15,6 +15,7 @@ from diffmark.secret import Bits
 from diffmark.statistics import match_threshold
 
 FPR = 1e-6  # at which the known secret has to be read
+GLANCE_FPR = 1e-10  # at which a glance is enough, so that the reader itself surely reads it
 Verify = Literal["warn", "raise"] | None
 
 FIELDS = ("images", "frames", "videos", "image", "video", "sample")  # of outputs and of a modular state
@@ -34,14 +35,14 @@ def complain(verify: Verify, message: str) -> None:
         warnings.warn(message, MarkWarning, stacklevel=4)
 
 
-def needed(length: int) -> int:
-    """Bits of a secret that have to match; all of one that is too short for FPR."""
-    return match_threshold(length, max(FPR, 2.0**-length))
+def needed(length: int, fpr: float = FPR) -> int:
+    """Bits of a secret that have to match; all of one that is too short for the rate."""
+    return match_threshold(length, max(fpr, 2.0**-length))
 
 
-def shortfall(name: str, margins: NDArray[np.floating[Any]], secrets: Bits) -> list[str]:
+def shortfall(name: str, margins: NDArray[np.floating[Any]], secrets: Bits, fpr: float = FPR) -> list[str]:
     """What is wrong with the readings (B, L) of secrets (B, L): a phrase for each that is not read."""
-    threshold = needed(secrets.shape[1])
+    threshold = needed(secrets.shape[1], fpr)
     matches = ((margins > 0) == (secrets > 0)).sum(axis=1)
     return [
         f"{name} of image {index}: {count} of {secrets.shape[1]} bits are read back, {threshold} are needed"
@@ -51,14 +52,20 @@ def shortfall(name: str, margins: NDArray[np.floating[Any]], secrets: Bits) -> l
 
 
 def read_pixels(codec: PixelCodec, pictures: list[Any], secrets: Bits) -> list[str]:
-    """What is wrong with the pixel layer of pictures; one that a pipeline cropped or resized is searched."""
-    margins = []
-    for picture, secret in zip(pictures, secrets, strict=True):
+    """What is wrong with the pixel layer of pictures."""
+    pairs = zip(pictures, secrets, strict=True)
+    margins = [_margins(codec, picture, secret) for picture, secret in pairs]
+    return shortfall("the pixel layer", np.stack(margins), secrets) if margins else []
+
+
+def _margins(codec: PixelCodec, picture: Any, secret: Bits) -> NDArray[np.float64]:
+    """Of a glance where that is enough, else of a plain read; a picture that was cropped or resized is searched."""
+    found = codec.glance(picture).margins
+    if shortfall("", found[None], secret[None], GLANCE_FPR):
         found = codec.read(picture, search=False).margins
         if shortfall("", found[None], secret[None]):
             found = codec.read(picture).margins
-        margins.append(found)
-    return shortfall("the pixel layer", np.stack(margins), secrets) if margins else []
+    return found
 
 
 def pictures_of(output: Any) -> list[Any]:

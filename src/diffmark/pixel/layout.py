@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from diffmark.pixel.spectrum import FRAME, Band, Plane, forward, lowest, resampl
 from diffmark.pixel.tones import Tones
 
 MAX_LENGTH = 128  # bits
+LAYOUTS = 16  # that are kept, each about 2 MB: as many as a ring has keys
 LEAST_GAIN = 0.05  # of a band in which nothing stands out, so that bits are read all the same
 
 
@@ -96,6 +97,12 @@ class Layout:
         """Scores of the luma bands of a whitened picture, of the frame's size or less."""
         transform = forward(white, self.reach(luma=True))
         return np.stack([band.scores(transform) for band in self.bands if not band.plane])
+
+
+@lru_cache(maxsize=LAYOUTS)
+def layout_of(config: PixelConfig, key: OperatorKey) -> Layout:
+    """The layout of a config under a key: its patterns are derived once in a process, not once a codec."""
+    return Layout(config, key)
 
 
 def _centred(plane: Plane, present: Plane | None) -> Plane:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from diffmark.pixel.layout import Layout, evidence, margins, to_frame
 from diffmark.pixel.search import Matrix, Vector, View, hill_climb, undo, views
+from diffmark.pixel.spectrum import FRAME, WINDOW, Plane, resample, scaled, whiten
 
 CLEAR_NATS = 60.0  # evidence at which a plain read is taken as it is
 FOUND_NATS = 20.0  # evidence at which a view is taken for found
@@ -47,6 +48,15 @@ def read(planes: NDArray[np.float32], layout: Layout, search: bool = True) -> Re
         if best.evidence >= CLEAR_NATS:
             break
     return best
+
+
+def glance(luma: Plane, layout: Layout) -> Reading:
+    """The luma bands of a picture at its own size, or at the frame's if it is larger: a mark that was just written.
+
+    It takes a fraction of a plain read's time and says a little less.
+    """
+    luma = resample(luma, (min(luma.shape[0], FRAME), min(luma.shape[1], FRAME)))
+    return Reading(layout.white_scores(whiten(luma, window=scaled(WINDOW, luma.shape))))
 
 
 def _refined(planes: NDArray[np.float32], layout: Layout, view: View) -> Reading | None:

@@ -47,6 +47,19 @@ def box(values: Plane, size: int = WINDOW) -> Plane:
     return sums * np.float32(1 / size**2)
 
 
+def least(values: Plane, size: int) -> Plane:
+    """Least value in a square window of odd size, the picture mirrored at its edges."""
+    height, width = values.shape
+    found, reach = _mirrored(values, size // 2), 1
+    while 2 * reach <= size:
+        found = np.minimum(found[:, :-reach], found[:, reach:])
+        found = np.minimum(found[:-reach], found[reach:])
+        reach *= 2
+    far = size - reach  # two windows of `reach` cover one of `size`
+    found = np.minimum(found[:, :width], found[:, far : far + width])
+    return np.minimum(found[:height], found[far : far + height])
+
+
 def _mirrored(values: Plane, border: int) -> Plane:
     """The picture with a border that repeats it backwards."""
     if border >= min(values.shape):  # more than once
@@ -82,15 +95,15 @@ def _sums(values: Plane, size: int, count: int, axis: int) -> Plane:
         step *= 2
 
 
-def whiten(luma: Plane, present: Plane | None = None) -> Plane:
+def whiten(luma: Plane, present: Plane | None = None, window: int = WINDOW) -> Plane:
     """(Y - local mean) / local deviation, clipped; zero where the picture is not `present` (weights in [0, 1])."""
     if present is None:
-        detail = luma - box(luma)
-        variance = box(detail * detail)
+        detail = luma - box(luma, window)
+        variance = box(detail * detail, window)
     else:
-        weight = np.maximum(box(present), 1e-3)
-        detail = (luma - box(luma * present) / weight) * present
-        variance = box(detail * detail) / weight
+        weight = np.maximum(box(present, window), 1e-3)
+        detail = (luma - box(luma * present, window) / weight) * present
+        variance = box(detail * detail, window) / weight
     white = detail / np.sqrt(np.maximum(variance, 0) + NOISE_FLOOR**2)
     return np.clip(white, -CLIP, CLIP)
 

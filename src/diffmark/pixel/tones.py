@@ -60,15 +60,17 @@ class Tones:
 
     def _grid(self, shape: tuple[int, int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """cos and sin of ky y + phase over the rows and of kx x over the columns, (2 COUNT, size) each."""
-        if shape not in self._grids:
+        grid = self._grids.get(shape)
+        if grid is None:
             height, width = ((np.arange(size) + 0.5) / size for size in shape)
             rows = 2 * np.pi * np.outer(self.frequencies[:, 1], height) + self.phases[:, None]
             columns = 2 * np.pi * np.outer(self.frequencies[:, 0], width)
             pair = [np.concatenate([np.cos(p), np.sin(p)]).astype(np.float32) for p in (rows, columns)]
+            grid = (pair[0], pair[1])
             if len(self._grids) >= SHAPES:
-                self._grids.clear()
-            self._grids[shape] = (pair[0], pair[1])
-        return self._grids[shape]
+                self._grids.clear()  # perhaps under another thread's eyes: it holds the grid that it found
+            self._grids[shape] = grid
+        return grid
 
     def responses(self, white: Plane) -> NDArray[np.float64]:
         """sum over the pixels of a picture of w(x, y) cos(2 pi k_t . (x, y) + phase_t), (COUNT,)."""

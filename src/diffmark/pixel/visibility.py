@@ -40,7 +40,7 @@ LINEAR = np.where(_LEVELS <= 0.04045, _LEVELS / 12.92, ((_LEVELS + 0.055) / 1.05
 
 def xyb(pixels: NDArray[np.uint8]) -> list[Plane]:
     """The positive XYB planes that SSIMULACRA2 compares, from sRGB (H, W, 3)."""
-    long, middle, short = np.cbrt(LINEAR[pixels] @ OPSIN.T + BIAS).transpose(2, 0, 1)
+    long, middle, short = np.cbrt(LINEAR.take(pixels) @ OPSIN.T + BIAS).transpose(2, 0, 1)
     y = (long + middle) / 2
     return [(long - middle) * 7 + 0.42, y - 0.145, short - y + 0.55]
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
-from scipy.ndimage import minimum_filter
 
 from diffmark.pixel.arrivals import BLURRED, COPIES, arrive
 from diffmark.pixel.fitting import (
@@ -34,7 +33,7 @@ from diffmark.pixel.fitting import (
 )
 from diffmark.pixel.forecast import Forecast, forecast
 from diffmark.pixel.layout import Layout
-from diffmark.pixel.spectrum import FRAME, Box, Plane, box, inverse, planes, resample, scaled
+from diffmark.pixel.spectrum import FRAME, Box, Plane, box, inverse, least, planes, resample, scaled
 from diffmark.pixel.tones import HIGHEST
 from diffmark.pixel.visibility import Visibility
 from diffmark.secret import Bits
@@ -67,8 +66,7 @@ def masking(luma: Plane, power: float = MASK_POWER) -> Plane:
     window = scaled(MASK_WINDOW, luma.shape)
     detail = luma - box(luma, window)
     activity = np.sqrt(np.maximum(box(detail * detail, window), 0))
-    least = box(minimum_filter(activity, window, mode="reflect"), window)
-    mask = (least + MASK_FLOOR) ** power
+    mask = (box(least(activity, window), window) + MASK_FLOOR) ** power
     return mask / np.sqrt(np.mean(mask * mask))
 
 
@@ -105,8 +103,8 @@ class Writer:
             first = forecast(picture, mask, self.layout, signs)
         amplitudes, tones = first.amplitudes, Constellation(self.layout.tones, mask, first.tone)
         parts = [Part.of(image, place) for place in _places(image)]
-        least = LARGE_MIN_QUALITY if large else MIN_QUALITY
-        worst, best = (least, MAX_QUALITY) if self.quality is None else (self.quality, self.quality)
+        lowest = LARGE_MIN_QUALITY if large else MIN_QUALITY
+        worst, best = (lowest, MAX_QUALITY) if self.quality is None else (self.quality, self.quality)
         density, costs = self._densities(min(image.size))
         gain, chroma = 1.0, 1.0
         for last in range(self.rounds, -1, -1):
