@@ -22,7 +22,7 @@ from diffmark.provenance import provenance
 from diffmark.training.config import TrainingConfig, read_config
 
 RATE = 1e14  # operations a second that an A100 reaches in bf16, a third of its peak
-CONFIGS = ("sd15_paper", "sd15_persistent", "own_model")
+CONFIGS = ("sd15_paper", "sd15_persistent")
 
 
 def main() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -10,16 +12,21 @@ import torch
 from conftest import tiny_codec, tiny_noise_codec
 from scipy.stats import chi2, kstest
 
-from diffmark import Codec, Detector, random_secrets, watermark
+from diffmark import Codec, Detector, cli, random_secrets, watermark
 from diffmark.detection.latent_evidence import EvidenceMapper
 from diffmark.keys.ring import KeyRing
 from diffmark.latent.codec import CodecConfig, NoiseCodec, NoiseConfig
 from diffmark.latent.files import CodecError
 from diffmark.latent.injection import Injection
 from diffmark.latent.noise import KeyedPatterns, blind_p_value, energy, log_likelihood_ratios, mix
+from diffmark.latent.vae import encode
 from diffmark.mark.errors import UnmarkableError
 from diffmark.mark.latents import mark_latents
+from diffmark.mark.loading import load_pipeline
+from diffmark.pixel.codec import MarkWarning
 from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
+from diffmark.training.inversion import InversionConfig, load_pairs, make_pairs, train_reader
+from diffmark.training.run_file import read_run_file
 
 KEY, OTHER = OperatorKey(b"k" * 32), OperatorKey(b"o" * 32)
 SHAPE = (4, 32, 32)
@@ -244,3 +251,109 @@ def test_maps_show_where_the_noise_is_the_secrets(rig, monkeypatch):
     assert np.std(unmarked) == pytest.approx(1, abs=0.15)
     with pytest.raises(ValueError, match="one way"):
         EvidenceMapper(detector, "occlusion")
+
+
+# --- training ----------------------------------------------------------------------------------------------------
+
+RUN = """
+held_out = 16
+[model]
+pipeline = "{model}"
+[codec]
+height = 8
+width = 8
+reader_widths = [8, 8, 8]
+[pairs]
+pipeline = 48
+bridge = 0
+prompts = "{prompts}"
+steps = [2]
+guidance = [3.0]
+[loop]
+steps = {steps}
+batch = 4
+learning_rate = 1e-3
+warmup = 2
+decay = 2
+ema = 0.9
+log_every = 1
+save_every = 2
+"""
+
+
+def run_file(tmp_path, model_folder, steps):
+    (tmp_path / "prompts.txt").write_text("a lake\nhills\n")
+    path = tmp_path / f"run{steps}.toml"
+    path.write_text(RUN.format(model=model_folder, prompts=tmp_path / "prompts.txt", steps=steps))
+    return path
+
+
+def test_a_users_model_from_pairs_to_a_detected_picture(tmp_path, model_folder, monkeypatch, capsys):
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["diffmark", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        printed = capsys.readouterr()
+        assert not stop.value.code, printed.err
+        return printed.out
+
+    config, out = run_file(tmp_path, model_folder, 4), tmp_path / "run"
+    assert "2 files" in run("train", "noise", "--config", config, "--out", out, "--share", "1/2")
+    run("train", "noise", "--config", config, "--out", out)
+    codec = Codec.from_pretrained(out / "codec")
+    assert codec.provenance["pairs"] == 32
+    assert set(codec.provenance["measured"]) == {"read", "attacked", "regenerated", "rinsed"}
+    secret = "0123456789abcdef"
+    shared = ("--codec", out / "codec", "--secret", secret)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MarkWarning)  # four steps of training read nothing
+        run("generate", "a lake", "--model", model_folder, "--steps", 2, "--out", tmp_path / "made", *shared)
+    (picture,) = (tmp_path / "made").glob("*.png")
+    found = json.loads(run("detect", picture, "--vae", model_folder, *shared, "--json"))
+    assert found["test"] == "secret"
+
+
+def test_training_goes_on_where_it_was_stopped(tmp_path, model_folder):
+    config = read_run_file(run_file(tmp_path, model_folder, 4), InversionConfig)
+    pairs = tmp_path / "pairs"
+    whole = train_reader(config, tmp_path / "whole", pairs)
+    train_reader(config, tmp_path / "parts", pairs, stop_after=2)
+    parts = train_reader(config, tmp_path / "parts", pairs)
+    for name, weight in whole.decoder.state_dict().items():
+        assert torch.equal(weight, parts.decoder.state_dict()[name]), name
+
+
+def test_pairs_are_known_noise_and_its_picture(tmp_path, model_folder):
+    """z0 of a pair is what the pipeline makes of its z_T, and every process makes the same pair."""
+    config = read_run_file(run_file(tmp_path, model_folder, 4), InversionConfig)
+    first, second = make_pairs(config, tmp_path / "a")[:1], make_pairs(config, tmp_path / "b", "1/3")
+    (noise, views), (again, _) = load_pairs(first), load_pairs(second)
+    assert torch.equal(noise, again)
+    assert float(noise.float().std()) == pytest.approx(1, abs=0.05)
+    assert views.shape == (16, 4, 4, 8, 8)
+    pipe = load_pipeline(str(model_folder))
+    pipe.set_progress_bar_config(disable=True)
+    made = pipe(
+        ["a lake", "hills"] * 8,
+        latents=noise.float(),
+        num_inference_steps=2,
+        guidance_scale=3.0,
+        output_type="pt",
+    ).images
+    z0 = encode(pipe.vae, 2 * made - 1)
+    assert torch.nn.functional.cosine_similarity(z0.flatten(1), views[:, 0].float().flatten(1)).min() > 0.98
+
+
+def test_bad_run_files(tmp_path, model_folder):
+    good = run_file(tmp_path, model_folder, 4).read_text()
+    for old, new, message in (
+        ("bridge = 0", "bridge = 32", "give model.lcm"),
+        ("pipeline = 48", "pipeline = 8", "at least 32 pairs"),
+        ("bridge = 0", 'bridge = 0\nattacks = ["nosuch"]', "there is no 'nosuch'"),
+        ("bridge = 0", 'bridge = 0\ncompression = "other"', "compression is vista"),
+        ("held_out = 16", "heldout = 16", "unknown key"),
+    ):
+        path = tmp_path / "bad.toml"
+        path.write_text(good.replace(old, new))
+        with pytest.raises(ValueError, match=message):
+            make_pairs(read_run_file(path, InversionConfig), tmp_path / "bad")

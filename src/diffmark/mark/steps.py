@@ -27,6 +27,8 @@ from diffmark.mark.readback import Verify, check_verify, complain, shortfall
 from diffmark.mark.schedulers import SCHEDULERS, delivers, latent_scale, shift_history, steps_of
 from diffmark.secret import SecretLike, as_secrets
 
+FPR = 1e-3  # at which the secret has to be read back: that of a verdict, as pictures differ in what they can hold
+
 
 class WatermarkCallback(PipelineCallback):
     """Adds the next step's share of delta at the end of each step; composes with other diffusers callbacks.
@@ -201,7 +203,7 @@ class WatermarkCallback(PipelineCallback):
         latents = restore(z0.detach().float(), self.codec.config.channels, self._size)
         margins = self.codec.margins(self.codec.decode(latents).cpu().numpy(), self.codec.keyed)
         secrets = np.broadcast_to(self.secrets, (len(margins), self.secrets.shape[1]))
-        for problem in shortfall("the generation layer", margins, secrets):
+        for problem in shortfall("the generation layer", margins, secrets, FPR):
             complain(self.verify, f"{problem}, before decoding")
 
 

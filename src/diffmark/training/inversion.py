@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from diffmark.latent import bridge
 from diffmark.latent.codec import NoiseCodec, NoiseConfig
+from diffmark.latent.device import find_device
 from diffmark.latent.dosing import Dosing
 from diffmark.latent.injection import Injection
 from diffmark.latent.vae import check_family, decode, encode
@@ -83,21 +84,21 @@ class InversionConfig:
 class PairMaker:
     """Paints pictures from known noise with frozen models."""
 
-    def __init__(self, config: InversionConfig) -> None:
-        self.config = config
-        self.pipe = load_pipeline(config.model.pipeline)
-        self.lcm = load_pipeline(config.model.lcm) if config.model.lcm else None
+    def __init__(self, config: InversionConfig, device: str = "cpu") -> None:
+        self.config, self.device = config, device
+        self.pipe = load_pipeline(config.model.pipeline, device)
+        self.lcm = load_pipeline(config.model.lcm, device) if config.model.lcm else None
         for part in (self.pipe.unet, self.pipe.vae, *([self.lcm.unet] if self.lcm else [])):
-            freeze(part)
+            freeze(part.float())
         check_family(config.codec, self.pipe.vae)
-        self.compress = _compression(config.pairs.compression)
+        self.compress = _compression(config.pairs.compression, device)
         self.empty = self._embedded(self.pipe, [""])
 
     @torch.no_grad()
     def make(self, kind: str, number: int, prompts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Batch `number` of a kind: z_T (B, C, h, w), and its pictures' latents in every view, (B, V, C, h, w)."""
         pairs = self.config.pairs
-        draws = Draws(pairs.seed, number, part=("pipeline", "bridge").index(kind))
+        draws = Draws(pairs.seed, number, ("pipeline", "bridge").index(kind), self.device)
         shape = (len(prompts), self.config.codec.channels, self.config.codec.height, self.config.codec.width)
         noise = draws.normal(*shape)
         guidance = pairs.guidance[number % len(pairs.guidance)]
@@ -109,10 +110,10 @@ class PairMaker:
         read = encode(self.pipe.vae, pixels)
         views = [read, self._attacked(pixels, draws), self._regenerated(read, draws, pairs.times, 1)]
         views.append(self._regenerated(read, draws, pairs.rinse_times, 2))
-        return noise.half().numpy(), torch.stack(views, 1).half().numpy()
+        return noise.half().cpu().numpy(), torch.stack(views, 1).half().cpu().numpy()
 
     def _embedded(self, pipe: Any, prompts: list[str]) -> Tensor:
-        return pipe.encode_prompt(prompts, torch.device("cpu"), 1, False)[0].detach()
+        return pipe.encode_prompt(prompts, torch.device(self.device), 1, False)[0].detach()
 
     def _painted(self, noise: Tensor, prompts: list[str], steps: int, guidance: float) -> Tensor:
         """z0 as the pipeline's DDIM sampler paints it."""
@@ -131,7 +132,8 @@ class PairMaker:
         condition = None
         if lcm.unet.config.time_cond_proj_dim is not None:
             w = torch.full((len(noise),), guidance - 1)
-            condition = lcm.get_guidance_scale_embedding(w, embedding_dim=lcm.unet.config.time_cond_proj_dim)
+            width = lcm.unet.config.time_cond_proj_dim
+            condition = lcm.get_guidance_scale_embedding(w, embedding_dim=width).to(self.device)
         embeddings = self._embedded(lcm, prompts)
         consistent = bridge.denoiser_of(lcm.unet, lcm.scheduler, embeddings, timestep_cond=condition)
         trajectory = bridge.sampler_trajectory(lcm.scheduler, steps)
@@ -151,7 +153,7 @@ class PairMaker:
         for part in pixels.chunk(4):
             name = names[int(draws.indices(1, len(names)))]
             if name == "compression" and self.compress is not None:
-                changed = self.compress(part, torch.full((len(part),), 1 + 6 * draws.uniform()))[0]
+                changed = self.compress(part, part.new_full((len(part),), 1 + 6 * draws.uniform()))[0]
             else:
                 changed = attack(name, part, 0.2 + 0.8 * draws.uniform(), draws.torch)
             found.append(encode(self.pipe.vae, round_to_bytes(changed)))
@@ -174,13 +176,13 @@ class PairMaker:
         return torch.cat(found)
 
 
-def _compression(name: str) -> Any:
+def _compression(name: str, device: str) -> Any:
     """A learned codec (pixels, quality) -> (pixels, ...), or none."""
     if not name:
         return None
     from diffmark.vista import load_compression
 
-    return load_compression().requires_grad_(False)
+    return load_compression().requires_grad_(False).to(device)
 
 
 def make_pairs(config: InversionConfig, folder: Path, share: str = "1/1") -> list[Path]:
@@ -196,7 +198,7 @@ def make_pairs(config: InversionConfig, folder: Path, share: str = "1/1") -> lis
     missing = [item for item in wanted[number - 1 :: parts] if not item[2].is_file()]
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
-        maker = PairMaker(config)
+        maker = PairMaker(config, find_device())
         for kind, batch, path in tqdm(missing, "painting from known noise", disable=None):
             said = _prompts(prompts, batch)
             partial = path.with_suffix(".partial.npz")
@@ -235,8 +237,9 @@ class InversionJob:
         views = views[draws.indices(count, len(views))]
         z0 = self.latents[rows, views].float()
         z0 = z0 + self.config.noise * draws.uniforms(count, 1, 1, 1) * draws.normal(*z0.shape)
-        estimate = self.model(z0.contiguous(memory_format=torch.channels_last))
-        wanted = self.noise[rows].float()
+        device = next(self.model.parameters()).device
+        estimate = self.model(z0.to(device).contiguous(memory_format=torch.channels_last))
+        wanted = self.noise[rows].float().to(device)
         figures = {"cosine": F.cosine_similarity(estimate.flatten(1), wanted.flatten(1)).mean()}
         return F.mse_loss(estimate, wanted), figures
 
@@ -257,9 +260,9 @@ def train_reader(
     noise, latents = load_pairs(paths[held_out:])
     torch.manual_seed(config.loop.seed)
     codec = NoiseCodec(config.codec, Dosing(Injection("initial", config.dose)))
-    weights, complete = train_network(
-        InversionJob(config, codec, noise, latents), config.loop, folder, stop_after
-    )
+    job, cpu = InversionJob(config, codec, noise, latents), find_device() == "cpu"
+    weights, complete = train_network(job, config.loop, folder, stop_after, cpu)
+    codec.cpu()
     codec.decoder.load_state_dict(weights)
     codec.provenance = {"steps": config.loop.steps, "complete": complete, "pairs": len(noise)}
     codec.provenance |= {"measured": measure_reader(codec, *load_pairs(paths[:held_out]))}

@@ -141,12 +141,12 @@ class MovingAverage:
 
 
 class NetworkTraining:
-    """The training of a job's network, on the CPU."""
+    """The training of a job's network, on the CPU unless told otherwise."""
 
-    def __init__(self, job: Job, config: LoopConfig, folder: Path) -> None:
-        accelerator = make_accelerator("fp32", cpu=True)
+    def __init__(self, job: Job, config: LoopConfig, folder: Path, cpu: bool = True) -> None:
+        accelerator = make_accelerator("fp32", cpu)
         self.job, self.config = job, config
-        self.model = job.model
+        self.model = job.model.to(accelerator.device)
         nn.Module.to(self.model, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model.train()
         rates, clips = (config.learning_rate,), (config.clip,)
@@ -188,10 +188,10 @@ class NetworkTraining:
 
 
 def train_network(
-    job: Job, config: LoopConfig, folder: Path, stop_after: int | None = None
+    job: Job, config: LoopConfig, folder: Path, stop_after: int | None = None, cpu: bool = True
 ) -> tuple[dict[str, Tensor], bool]:
     """Train a job's network in `folder`; its weights, and whether all steps are done."""
-    training = NetworkTraining(job, config, folder)
+    training = NetworkTraining(job, config, folder, cpu)
     done = run_steps(training, config.steps, config.log_every, config.save_every, stop_after)
     return training.weights(), done >= config.steps
 
