@@ -126,6 +126,9 @@ def test_workers_share_their_limits_a_dead_one_is_replaced_and_sigterm_is_gracef
             codes.append(httpx.post(f"{address}/public/feedback", json={"text": "x"}, timeout=60).status_code)
         assert codes.count(201) <= 6 + 2  # and what refills while a busy machine answers
         assert 429 in codes
+        named = {"X-Forwarded-For": "203.0.113.9"}  # what a proxy on this machine says of who asks
+        asked = httpx.post(f"{address}/public/feedback", json={"text": "x"}, headers=named, timeout=60)
+        assert asked.status_code == 201
         children = [
             int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         ]

@@ -27,6 +27,7 @@ KEEP_ALIVE = (
     75  # seconds: longer than proxies keep connections, so that the service closes none under a request
 )
 GRACE = 30  # seconds that requests under way have when the service stops
+STUCK = 30  # seconds without a sign of life until a worker is replaced; a busy one is no dead one
 LOGGING = {  # one JSON line a request on stdout; uvicorn's own on stderr
     "version": 1,
     "disable_existing_loggers": False,
@@ -95,7 +96,13 @@ def run(options: Options) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="diffmark-") as folder:
         os.environ[VARIABLE] = json.dumps(asdict(replace(options, shared=f"{folder}/limits.db")))
-        uvicorn.run("diffmark.server.launch:worker", factory=True, workers=options.workers, **shared)
+        uvicorn.run(
+            "diffmark.server.launch:worker",
+            factory=True,
+            workers=options.workers,
+            timeout_worker_healthcheck=STUCK,
+            **shared,
+        )
 
 
 def worker() -> Starting:
