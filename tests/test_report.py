@@ -30,7 +30,10 @@ def test_every_rate_of_the_report_is_a_measured_one(tmp_path, purpose):
         for row in document["false_positives"]
     )
     kinds = document["false_positives_by_kind"]
-    assert sum(document["data"]["unmarked_kinds"][kind] for kind in kinds) == document["data"]["unmarked_pictures"]
+    assert (
+        sum(document["data"]["unmarked_kinds"][kind] for kind in kinds)
+        == document["data"]["unmarked_pictures"]
+    )
     text = (tmp_path / "report.html").read_text()
     assert all(html.escape(limit) in text for limit in document["limits"])
     assert "http" not in text

@@ -179,8 +179,8 @@ def _data(data: dict[str, Any]) -> list[str]:
     lines = [
         f"Unmarked: {data['unmarked_pictures']:,} pictures of {len(data['unmarked_kinds'])} kinds. Verdicts were "
         f"calibrated on {data['calibrated_on']:,} others.",
-        f"Marked: {data['robustness_pictures']} photographs and generated images, 512 pixels a side. Costly attacks "
-        "are on the first few of them; each row says how many.",
+        f"Marked: {data['robustness_pictures']} photographs and generated images, 512 pixels a side. Costly "
+        "attacks are on the first few of them; each row says how many.",
     ]
     if data["other_versions"]:
         older = ", ".join(f"{name} of {version}" for name, version in data["other_versions"].items())

@@ -67,7 +67,9 @@ def qr(text: str) -> str:
         import segno
     except ImportError as error:
         raise ImportError("QR codes need the extra `serve`: pip install 'diffmark[serve]'") from error
-    address: str = segno.make(text, error=LEVEL, micro=False).svg_data_uri(border=BORDER, light="#fff", omitsize=True)
+    address: str = segno.make(text, error=LEVEL, micro=False).svg_data_uri(
+        border=BORDER, light="#fff", omitsize=True
+    )
     return html.escape(address, quote=True)
 
 
