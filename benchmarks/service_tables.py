@@ -86,7 +86,8 @@ def fingerprint_table(document: dict[str, Any]) -> str:
     )
     if "search" in document:
         search = document["search"]
-        text += f" {search['views']} views among {search['entries']:,} entries take {search['cpu_seconds']:g} s of CPU."
+        seconds = search["cpu_seconds"]
+        text += f" {search['views']} views among {search['entries']:,} entries take {seconds:g} s of CPU."
     return "\n".join([*lines, "", text])
 
 
