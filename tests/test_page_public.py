@@ -138,6 +138,7 @@ def test_the_signed_result_is_saved_and_printed(visit, site, tmp_path):
     places = ((np.arange(len(want)) + 0.5) * min(shown.shape) / len(want)).astype(int)  # module by module
     assert np.array_equal(shown[np.ix_(places, places)] < 128, want == 1)
     assert statement.sha256 in opened.value.content()
+    assert opened.value.evaluate("document.documentElement.lang") == "en"
 
 
 def test_reading_on_the_device_sends_nothing(visit, site):

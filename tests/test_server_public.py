@@ -139,6 +139,8 @@ def test_the_signed_verdict_states_a_bound_and_checks_with_the_served_key(site, 
     sheet = site.post("/public/sheet", data={"verdict": json.dumps(answer["signed"])})
     assert "data:image/svg+xml" in sheet.text
     assert "default-src 'none'" in sheet.headers["content-security-policy"]
+    german = site.post("/public/sheet?lang=de", data={"verdict": json.dumps(answer["signed"])})
+    assert "Die Datei trägt eine Markierung." in german.text
     changed = {**answer["signed"], "payload": answer["signed"]["payload"][:-4] + "AAAA"}
     assert site.post("/public/sheet", data={"verdict": json.dumps(changed)}).status_code == 422
 
