@@ -432,14 +432,33 @@ def fill_payloads(text: str) -> str:
     return payload_table.fill(text, json.loads((ROOT / "results" / "payload_table.json").read_text())["rows"])
 
 
+def fill_service(text: str) -> str:
+    """docs/service.md with load and memory."""
+    import service_tables
+
+    found = json.loads((ROOT / "results" / "service_load.json").read_text())
+    text = between("load", service_tables.load_table(found), text)
+    return between("memory", service_tables.memory_table(found), text)
+
+
+def fill_law(text: str) -> str:
+    """docs/law.md with what fingerprints find."""
+    import service_tables
+
+    found = json.loads((ROOT / "results" / "fingerprint.json").read_text())
+    return between("fingerprint", service_tables.fingerprint_table(found), text)
+
+
 PAGES = {
     "README.md": fill_readme,
     "docs/baselines.md": fill_baselines,
+    "docs/law.md": fill_law,
     "docs/payloads.md": fill_payloads,
     "docs/pipelines.md": fill_pipelines,
     "docs/pixel.md": fill_pixel,
     "docs/registry.md": fill_registry,
     "docs/results.md": fill_results,
+    "docs/service.md": fill_service,
     "docs/training.md": fill_training,
 }
 

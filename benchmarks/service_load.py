@@ -1,8 +1,8 @@
 """The HTTP service under load: clients on loopback that ask for detections as fast as they are answered.
 
     python benchmarks/service_load.py [--clients 200] [--seconds 30] [--codec pixel] [--workers 2]
-    python benchmarks/service_load.py --against RELEASE/src --rounds 3 --workers 2
-    python benchmarks/service_load.py --minutes 10 --workers 2
+    python benchmarks/service_load.py --against REVISION --rounds 2 --workers 2     # 6 minutes
+    python benchmarks/service_load.py --minutes 10 --clients 16 --workers 2
 
 Starts `diffmark serve` in a process of its own on a new registry and puts a row into results/service_load.json:
 how many requests were answered, refused with 503, or failed, how long those took, and the CPU time of all processes
@@ -12,7 +12,7 @@ and answers a CPU second are compared round by round, for the machine may be bus
 Every request sends a file that was not sent before (one of 16 pictures, half of them marked, with a comment of its
 own), so that no answer comes from memory. Each client has a token and an address of its own (127.0.1.1 and on),
 for a network has a limit. A client that is refused comes back after the time that Retry-After names. `--minutes`
-instead asks from few clients and records the memory of the service every 15 seconds.
+instead lets clients pause and records the memory of the service every 15 seconds.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import zlib
@@ -40,7 +41,7 @@ import httpx
 import numpy as np
 
 from diffmark.pixel.codec import PixelCodec
-from diffmark.provenance import provenance
+from diffmark.provenance import provenance, revision
 from diffmark.vista.paint import painted_scenes
 
 RESULT = Path(__file__).parents[1] / "results" / "service_load.json"
@@ -63,7 +64,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=0, help="watch the memory for so long instead")
     parser.add_argument("--codec", default="pixel")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--against", type=Path, help="src folder of another release, measured in turn")
+    parser.add_argument("--against", help="revision of another release, measured in turn")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--note", default="", help="what else the machine was doing")
     options = parser.parse_args()
@@ -71,18 +72,30 @@ def main() -> None:
         parser.error("at most 400 clients, 120 seconds, 15 minutes")
     images = pictures()
     rows: dict[str, list[dict[str, Any]]] = {}
-    for _ in range(options.rounds):
-        for tree in (None, options.against) if options.against else (None,):
-            row = measure(tree, images, options)
-            rows.setdefault("this release" if tree is None else "release compared with", []).append(row)
-            print(
-                json.dumps({name: value for name, value in row.items() if name != "resident_mb"}), flush=True
-            )
+    with tempfile.TemporaryDirectory() as folder:
+        other = unpacked(options.against, Path(folder)) if options.against else None
+        for _ in range(options.rounds):
+            for tree in (None, other) if other else (None,):
+                row = measure(tree, images, options)
+                rows.setdefault("this release" if tree is None else "release compared with", []).append(row)
+                shown = {name: value for name, value in row.items() if name != "resident_mb"}
+                print(json.dumps(shown), flush=True)
     kind = "memory" if options.minutes else "load"
-    names = ("clients", "seconds", "minutes", "codec", "workers", "rounds", "note")
+    names = ("clients", "seconds", "minutes", "codec", "workers", "rounds", "against", "note")
     config = {name: getattr(options, name) for name in names}
     config |= {"cores": len(os.sched_getaffinity(0)), "date": time.strftime("%Y-%m-%d")}
+    config["revision"] = revision()  # rows are replaced one by one
     record(kind, {**config, **rows, **compared(*rows.values())} if options.against else {**config, **rows})
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    """The sources of a revision of this repository."""
+    archive = subprocess.run(
+        ["git", "archive", name, "src"], cwd=RESULT.parents[1], check=True, capture_output=True
+    )
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        tar.extractall(folder, filter="data")
+    return folder / "src"
 
 
 def measure(tree: Path | None, images: list[bytes], options: argparse.Namespace) -> dict[str, Any]:

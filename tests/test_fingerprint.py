@@ -162,5 +162,6 @@ def test_the_public_verifier_names_it_the_weaker_basis(registry, tmp_path):
 def test_the_threshold_is_the_one_that_was_chosen_on_the_tune_part():
     document = json.loads(RESULT.read_text())
     chosen = document["chosen"]
-    assert (chosen["method"], chosen["threshold"], chosen["views"]) == ("pdq", THRESHOLD, 8)
+    assert (chosen["method"], chosen["threshold"]) == ("pdq", THRESHOLD)
+    assert chosen["views"] == max(choice["views"] for choice in document["choices"])
     assert chosen["recall"] == max(choice["recall"] for choice in document["choices"])

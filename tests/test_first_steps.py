@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import re
 import socket
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from pixel_vectors import scene
+from pixel_vectors import SECRET, scene
 from processes import ENVIRONMENT
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from diffmark import server
 from diffmark.cli import app, evaluate
+from diffmark.detection.joint import open_detector
 from diffmark.registry import Registry, progress
+from diffmark.secret import from_hex
 
 
 @pytest.fixture
@@ -190,3 +196,39 @@ def test_loading_the_embedded_model_prints_nothing(capfd):
 
     load_pipeline("vista-lcm")
     assert "Expected types" not in capfd.readouterr().err
+
+
+def test_names_that_load_late_are_listed_and_a_detection_is_shown_in_a_line(pictures):
+    program = "import sys, diffmark; print(*dir(diffmark)); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)
+    names, torch = done.stdout.splitlines()
+    assert {"Detector", "PixelCodec", "detect", "embed", "watermark"} <= set(names.split())
+    assert torch == "False"
+    shown = repr(open_detector("pixel", key="public", search=False).detect(pictures / "0.png"))
+    assert len(shown) < 200, shown
+
+
+def test_several_images_do_not_go_into_one_file(pictures, tmp_path):
+    done = run("embed", pictures / "0.png", pictures / "1.png", "--out", tmp_path / "x.png", code=1)
+    assert "2 images go into a folder, and" in str(done.exception)
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_a_service_without_tokens_says_how_to_make_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("diffmark.server.launch.run", lambda options: None)
+    where = ("--registry", f"sqlite:///{tmp_path / 'registry.db'}", "--actor", "root")
+    assert "diffmark token create" in run("serve", *where).stderr
+    run("token", "create", "ann", *where)
+    assert "diffmark token create" not in run("serve", *where).stderr
+
+
+def test_untouched_pictures_are_not_said_to_be_pasted_together():
+    words = (Path(server.__file__).parent / "static" / "words.js").read_text()
+    accused = float(re.search(r"const MISSING = ([\d.]+);", words)[1])
+    detector = open_detector("pixel", key="public")
+    for number in range(4):
+        marked = detector.codec.embed(scene(number, (384, 320)), from_hex(SECRET, 64)).image
+        buffer = io.BytesIO()
+        marked.save(buffer, "JPEG", quality=85)
+        found = detector.detect(buffer.getvalue(), SECRET)
+        assert detector.evidence_map(buffer.getvalue(), found).missing < accused, number

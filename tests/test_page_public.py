@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 
+import numpy as np
 import pytest
+import segno
 from browser import barriers, load_screenshots
+from PIL import Image
 from pixel_vectors import SECRET, scene
 
 from diffmark.detection.joint import open_detector
@@ -18,6 +22,8 @@ from diffmark.server.public import Public
 from diffmark.server.service import Service
 from diffmark.server.words import LANGUAGES, words_in
 from diffmark.verdict import PublicKeys, SigningKey, check
+from diffmark.verdict.jws import compact
+from diffmark.verdict.sheet import BORDER, LEVEL
 
 shots = load_screenshots()
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
@@ -124,8 +130,15 @@ def test_the_signed_result_is_saved_and_printed(visit, site, tmp_path):
     assert statement.verdict == "marked"
     with page.context.expect_page() as opened:
         page.get_by_role("button", name="Page to print").click()
-    opened.value.get_by_role("img", name="QR code").wait_for()
+    code = opened.value.get_by_role("img", name="QR code")
+    code.wait_for()
+    signature = compact((tmp_path / "verdict.json").read_text())
+    want = np.array(list(segno.make(signature, error=LEVEL, micro=False).matrix_iter(border=BORDER)))
+    shown = np.array(Image.open(io.BytesIO(code.screenshot())).convert("L"))
+    places = ((np.arange(len(want)) + 0.5) * min(shown.shape) / len(want)).astype(int)  # module by module
+    assert np.array_equal(shown[np.ix_(places, places)] < 128, want == 1)
     assert statement.sha256 in opened.value.content()
+    assert opened.value.evaluate("document.documentElement.lang") == "en"
 
 
 def test_reading_on_the_device_sends_nothing(visit, site):

@@ -18,11 +18,13 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     "README.md",
     "docs/baselines.md",
+    "docs/law.md",
     "docs/payloads.md",
     "docs/pipelines.md",
     "docs/pixel.md",
     "docs/registry.md",
     "docs/results.md",
+    "docs/service.md",
     "docs/training.md",
 ]
 

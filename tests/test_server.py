@@ -120,7 +120,8 @@ def test_detect(client, headers, detector):
 
 def test_identify_names_the_account_and_leaves_a_trace(client, headers, service, detector):
     key = int(detector.detect(png(5)).secret, 16)
-    service.registry.import_keys(np.array([key, key ^ (2**64 - 1)], np.uint64), ["user-42", "user-43"])
+    keys = np.array([key, key ^ (2**64 - 1), key ^ 0xFFFF], np.uint64)
+    service.registry.import_keys(keys, ["user-42", "user-43", "user-42"])
     (answer,) = client.post(
         "/v1/identify", headers=headers(name="ann"), files=files(png(5)), data={"reason": "case 7"}
     ).json()
@@ -128,7 +129,9 @@ def test_identify_names_the_account_and_leaves_a_trace(client, headers, service,
     assert [one["key"] for one in answer["candidates"]] == [
         f"{key:016x}",
         None,
-    ]  # others' secrets stay secret
+        None,
+    ]  # secrets of others stay secret, and so does another one of the same account
+    assert [one["principal"] for one in answer["candidates"]] == ["user-42", "user-42", "user-43"]
     assert answer["candidates"][0]["distance"] == 0
     assert answer["readers"] == [detector.name]
     (answer,) = client.post(

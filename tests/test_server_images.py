@@ -37,6 +37,7 @@ def test_examine_tells_an_auditor_everything(client, headers, service, detector)
         "/v1/examine", headers=headers(), files={"image": ("a.png", picture)}, data={"reason": "case 9"}
     ).json()
     assert answer["answer"]["principal"] == "user-42"
+    assert answer["found"]["verdict"] == "marked"  # one verdict, whatever the blind one was
     assert answer["found"]["source"] == "a.png"
     assert (answer["width"], answer["height"]) == (90, 70)
     assert [margin > 0 for margin in answer["margins"]] == [bool(bit) for bit in from_hex(key, 64)]

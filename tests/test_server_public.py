@@ -137,8 +137,10 @@ def test_the_signed_verdict_states_a_bound_and_checks_with_the_served_key(site, 
     assert (statement.verdict, statement.basis) == ("marked", ("watermark",))
     assert (statement.error_is, statement.error_probability, statement.issuer) == ("bound", 1e-3, "Example")
     sheet = site.post("/public/sheet", data={"verdict": json.dumps(answer["signed"])})
-    assert "data:image/png;base64," in sheet.text
+    assert "data:image/svg+xml" in sheet.text
     assert "default-src 'none'" in sheet.headers["content-security-policy"]
+    german = site.post("/public/sheet?lang=de", data={"verdict": json.dumps(answer["signed"])})
+    assert "Die Datei trägt eine Markierung." in german.text
     changed = {**answer["signed"], "payload": answer["signed"]["payload"][:-4] + "AAAA"}
     assert site.post("/public/sheet", data={"verdict": json.dumps(changed)}).status_code == 422
 
@@ -379,6 +381,18 @@ def test_images_of_every_kind_get_an_answer(site):
         image = Image.fromarray(rng.integers(0, 255, (size[1], size[0], 3), np.uint8))
         answer = site.post("/public/verify", files={"image": ("x.png", png(image))})
         assert answer.status_code in (200, 422)
+
+
+def test_the_public_resolver_finds_the_manifest_of_a_marked_picture_without_its_account(site):
+    registry = site.public.service.registry
+    key = registry.issue("user-43")
+    registry.manifests.put("urn:c2pa:public-test", key.hex, b"store")
+    marked = png(PixelCodec().embed(scene(2, (512, 384)), from_hex(key.hex, 64)).image)
+    answer = site.post("/public/matches/byContent", content=marked, headers={"Content-Type": "image/png"})
+    assert answer.json() == {"matches": [{"manifestId": "urn:c2pa:public-test", "similarityScore": 100}]}
+    assert site.get("/public/manifests/urn:c2pa:public-test").content == b"store"
+    binding = {"alg": "org.diffmark.latent64.1", "value": registry.manifests.handle(key.hex)}
+    assert site.get("/public/matches/byBinding", params=binding).json() == answer.json()
 
 
 def test_the_resolver_is_public_coarse_and_limited(site, pictures):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
+import re
 
 import pytest
 from pixel_vectors import SECRET, scene
@@ -13,9 +15,10 @@ from diffmark.cli import app
 from diffmark.detection.joint import open_detector
 from diffmark.pixel.codec import PixelCodec
 from diffmark.secret import from_hex
+from diffmark.server.words import LANGUAGES
 from diffmark.verdict import BadSignature, PublicKeys, SigningKey, check, statement_of
 from diffmark.verdict.jws import flattened, sign
-from diffmark.verdict.sheet import qr, sheet
+from diffmark.verdict.sheet import languages, qr, sheet
 
 run = CliRunner().invoke
 
@@ -128,3 +131,16 @@ def test_a_bound_is_stated_where_no_p_value_may_be(files):
     assert "at most 0.001" in sheet(statement.signed(own), statement, own.id)
     with pytest.raises(ValueError, match="basis"):
         statement_of(data, found, ("guess",))
+
+
+def test_the_page_is_there_in_every_language_of_the_public_verifier(files):
+    text = (files / "v.json").read_text()
+    statement, key = check(text, PublicKeys.from_file(files / "jwks.json"))
+    assert languages().keys() == LANGUAGES.keys()
+    places = {name: re.findall(r"{\w+}", said) for name, said in languages()["en"].items()}
+    for language, words in languages().items():
+        assert {name: re.findall(r"{\w+}", said) for name, said in words.items()} == places
+        page = sheet(text, statement, key, language)
+        assert f'<html lang="{language}">' in page
+        assert html.escape(words["marked"]) in page
+        assert html.escape(words["footer"]) in page

@@ -15,20 +15,24 @@ PURPOSES = {
     "sb942": "California SB 942: documentation of the detection tool and the latent disclosure",
 }
 NEEDED = ("pixel_robustness", "pixel_negatives")
-OPTIONAL = ("fingerprint", "service_load")
+OPTIONAL = ("fingerprint",)
+RATE = "0.001"  # that verdicts are given at unless somebody asks for another
 LIMITS = {
     "eu-code": (
         "A mark is evidence, not proof: whoever holds the operator key can write one.",
-        "No mark found does not prove that an image was not generated: the cells below 1 say when it is lost.",
+        "No mark found does not prove that an image was not generated: the table says when it is lost.",
         "Pictures are photographs and images of Stable Diffusion 1.4, some hundred. Other kinds may differ.",
         "Regeneration by a model, strong blur and small crops remove the mark of the pixel layer.",
+        "These are the rates of the pixel layer. Those of the generation layer are in docs/results.md.",
         "Look-up by fingerprint is a weaker basis and never stands alone.",
     ),
     "sb942": (
         "The tool reads marks of the operator's keys alone; it says nothing of other providers' images.",
         "Metadata are reported as the file declares them; anybody can add or remove them unless they are signed.",
         "The tool keeps no image and names no account; feedback is kept without the sender's address.",
-        "A latent disclosure is lost with the mark and the metadata: the cells below say how often.",
+        "A latent disclosure is lost with the mark and the metadata: the table says how often.",
+        "Pictures are photographs and images of Stable Diffusion 1.4, some hundred. Other kinds may differ.",
+        "These are the rates of the pixel layer. Those of the generation layer are in docs/results.md.",
     ),
 }
 
@@ -59,14 +63,16 @@ def collect(folder: Path, purpose: str) -> dict[str, Any]:
         "data": {
             "robustness_pictures": robustness["pictures"],
             "unmarked_pictures": negatives["reported_on"],
+            "unmarked_kinds": {kind: value["pictures"] for kind, value in negatives["by_kind"].items()},
             "calibrated_on": negatives["calibrated_on"],
-            "kept_apart": "What was chosen on a set of pictures is not measured on it.",
+            "other_versions": _other_versions(found),
         },
         "false_positives": [
             {"stated_rate": float(rate), **value}
             for rate, value in negatives["false_positives"].items()
             if isinstance(value, dict)
         ],
+        "false_positives_by_kind": {kind: value[RATE] for kind, value in negatives["by_kind"].items()},
         "detection": [{"attack": name, **cell} for name, cell in robustness["cells"].items()],
         "visibility": robustness["visibility"],
         "limits": list(LIMITS[purpose]),
@@ -75,7 +81,14 @@ def collect(folder: Path, purpose: str) -> dict[str, Any]:
         chosen, test = found["fingerprint"]["chosen"], found["fingerprint"]["test"]
         report["fingerprint"] = {"method": chosen["method"], "threshold": chosen["threshold"]}
         report["fingerprint"] |= {"recall": test["recall"], "false_lookups": test["false"]}
+        report["fingerprint"] |= {"false_lookups_after_attacks": test["false_after_attacks"]}
     return report
+
+
+def _other_versions(found: dict[str, Any]) -> dict[str, str]:
+    """Results that another version was measured for: they may not hold for this one."""
+    versions = {name: str(document["versions"]["diffmark"]) for name, document in found.items()}
+    return {name: version for name, version in versions.items() if version != __version__}
 
 
 def page(report: dict[str, Any]) -> str:
@@ -88,6 +101,14 @@ def page(report: dict[str, Any]) -> str:
             _interval(row["interval_95"]),
         ]
         for row in report["false_positives"]
+    ]
+    kinds = [
+        [
+            kind,
+            f"{value['passed']:,} of {report['data']['unmarked_kinds'][kind]:,}",
+            _interval(value["interval_95"]),
+        ]
+        for kind, value in report["false_positives_by_kind"].items()
     ]
     cells = [
         [
@@ -109,11 +130,11 @@ def page(report: dict[str, Any]) -> str:
     limits = "".join(f"<li>{html.escape(text)}</li>" for text in report["limits"])
     likeness = ""
     if kept := report.get("fingerprint"):
-        false, of, low, high = kept["false_lookups"]
+        plain, attacked = kept["false_lookups"], kept["false_lookups_after_attacks"]
         likeness = (
-            f"<h2>Look-up by fingerprint</h2><p>{kept['method']}, at most {kept['threshold']} of 256 bits: recall "
-            f"{kept['recall']:.2f} over all attacks; {false} of {of} look-ups among a million others were false "
-            f"(95% interval {low:g} to {high:g}).</p>"
+            f"<h2>Look-up by fingerprint</h2><p>{html.escape(kept['method'])}, at most {kept['threshold']} of 256 "
+            f"bits: recall {kept['recall']:.2f} over all attacks. False look-ups among a million others: "
+            f"{_false(plain)} of other pictures as they are, {_false(attacked)} of attacked ones.</p>"
         )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -121,10 +142,10 @@ def page(report: dict[str, Any]) -> str:
         f"<title>{html.escape(report['title'])}</title><style>{STYLE}</style></head><body><main>"
         f"<h1>{html.escape(report['title'])}</h1>"
         f"<p>DiffMark {html.escape(report['diffmark'])}, {html.escape(report['made'])}, from measured results.</p>"
+        f"<h2>Data</h2><ul>{''.join(f'<li>{html.escape(line)}</li>' for line in _data(report['data']))}</ul>"
         f"<h2>Unmarked pictures that are called marked</h2>"
         f"{_table(['Stated rate', 'Called marked', 'Measured rate', '95% interval'], positives)}"
-        f"<p>{html.escape(report['data']['kept_apart'])} The calibration is of "
-        f"{report['data']['calibrated_on']:,} other pictures.</p>"
+        f"{_table(['Kind', f'Called marked at {RATE}', '95% interval'], kinds)}"
         f"<h2>Marked pictures that are found, at a false-positive rate of 1e-6</h2>"
         f"{_table(['After', 'Bits right', 'Found', '95% interval', 'Pictures'], cells)}"
         f"<h2>Visibility</h2><p>{html.escape(visibility)}</p>{likeness}"
@@ -151,6 +172,25 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
         f'<div tabindex="0" role="region" aria-label="{html.escape(head[0])}"><table><thead><tr>{top}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def _data(data: dict[str, Any]) -> list[str]:
+    """What was measured on, in sentences."""
+    lines = [
+        f"Unmarked: {data['unmarked_pictures']:,} pictures of {len(data['unmarked_kinds'])} kinds. Verdicts were "
+        f"calibrated on {data['calibrated_on']:,} others.",
+        f"Marked: {data['robustness_pictures']} photographs and generated images, 512 pixels a side. Costly "
+        "attacks are on the first few of them; each row says how many.",
+    ]
+    if data["other_versions"]:
+        older = ", ".join(f"{name} of {version}" for name, version in data["other_versions"].items())
+        lines.append(f"Not measured for this version but for another one: {older}.")
+    return lines
+
+
+def _false(counts: list[float]) -> str:
+    false, of, low, high = counts
+    return f"{false:,} of {of:,} (95% interval {low:g} to {high:g})"
 
 
 def _interval(bounds: list[float]) -> str:

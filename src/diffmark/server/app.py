@@ -83,6 +83,7 @@ def create_app(service: Service, public: Public | None = None) -> FastAPI:
         route = getattr(request.scope.get("route"), "path", "none")
         service.metrics.requests.labels(route, response.status_code).inc()
         service.metrics.seconds.labels(route).observe(seconds)
+        service.metrics.waiting.set(service.reading.waiting)
         line = {"id": number[:64], "method": request.method, "route": route, "status": response.status_code}
         log.info(json.dumps(line | {"seconds": round(seconds, 4)}))
         return response

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from diffmark.server.service import Service
 
 VARIABLE = "DIFFMARK_SERVE"  # the options of workers
+COUNTING = "PROMETHEUS_MULTIPROC_DIR"  # of the Prometheus client: a folder that processes count in
 KEEP_ALIVE = (
     75  # seconds: longer than proxies keep connections, so that the service closes none under a request
 )
 GRACE = 30  # seconds that requests under way have when the service stops
+STUCK = 30  # seconds without a sign of life until a worker is replaced; a busy one is no dead one
 LOGGING = {  # one JSON line a request on stdout; uvicorn's own on stderr
     "version": 1,
     "disable_existing_loggers": False,
@@ -94,20 +96,38 @@ def run(options: Options) -> None:
             raise failures[0]
         return
     with tempfile.TemporaryDirectory(prefix="diffmark-") as folder:
+        os.environ[COUNTING] = f"{folder}/metrics"  # before the client of Prometheus is imported
+        os.mkdir(os.environ[COUNTING])
         os.environ[VARIABLE] = json.dumps(asdict(replace(options, shared=f"{folder}/limits.db")))
-        uvicorn.run("diffmark.server.launch:worker", factory=True, workers=options.workers, **shared)
+        uvicorn.run(
+            "diffmark.server.launch:worker",
+            factory=True,
+            workers=options.workers,
+            timeout_worker_healthcheck=STUCK,
+            **shared,
+        )
 
 
 def worker() -> Starting:
     """The application of one worker process."""
     options = Options(**json.loads(os.environ[VARIABLE]))
     parent = os.getppid()
+    forget_the_dead(Path(os.environ[COUNTING]))
 
     def failed(error: Exception) -> None:
         print(f"error: {error}", file=sys.stderr, flush=True)
         os.kill(parent, signal.SIGTERM)  # the next one would fail as well
 
     return Starting(lambda: build(options), failed)
+
+
+def forget_the_dead(folder: Path) -> None:
+    """Leave out what workers that ended had in their queues; what they counted stays."""
+    for file in folder.glob("gauge_live*_*.db"):
+        try:
+            os.kill(int(file.stem.rpartition("_")[2]), 0)  # asks whether it is there
+        except ProcessLookupError:
+            file.unlink(missing_ok=True)
 
 
 def build(options: Options) -> FastAPI:

@@ -46,10 +46,10 @@ class Found(BaseModel):
 
 
 class CandidateOut(BaseModel):
-    """An account whose key is near. A key is a secret: keys of accounts not named stay in the registry."""
+    """An account whose key is near. A key is a secret: all but the one that was found stay in the registry."""
 
     key: str | None = Field(
-        description="As hex, for the account that is named.", examples=["3f9c01d2a4b8e677"]
+        description="As hex, if an account is named by it.", examples=["3f9c01d2a4b8e677"]
     )
     principal: str
     status: str
@@ -76,8 +76,8 @@ class Answer(BaseModel):
         candidates = [
             CandidateOut(**_only(asdict(candidate), CandidateOut)) for candidate in found.candidates
         ]
-        for candidate in candidates:
-            if candidate.principal != verdict.principal:
+        for place, candidate in enumerate(candidates):
+            if place or verdict.principal is None:  # the nearest is who is named; other keys of his stay too
                 candidate.key = None
         return cls(
             answer=str(verdict),

@@ -106,7 +106,7 @@ def public_routes(public: Public) -> APIRouter:
         return {"status": "kept"}
 
     @router.post("/public/sheet", dependencies=Limited, response_class=HTMLResponse)
-    def page_to_print(verdict: Annotated[str, Form(max_length=65_536)]) -> HTMLResponse:
+    def page_to_print(words: Language, verdict: Annotated[str, Form(max_length=65_536)]) -> HTMLResponse:
         """A signed verdict of this service as a page to print."""
         if public.signing is None:
             raise HTTPException(404, "verdicts are not signed here")
@@ -114,7 +114,7 @@ def public_routes(public: Public) -> APIRouter:
             statement, key = check(verdict, PublicKeys(public.signing.public))
         except BadSignature as error:
             raise HTTPException(422, html.escape(str(error))) from error
-        return HTMLResponse(sheet(verdict, statement, key), headers=SHEET_HEADERS)
+        return HTMLResponse(sheet(verdict, statement, key, words.language), headers=SHEET_HEADERS)
 
     return router
 

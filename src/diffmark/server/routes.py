@@ -6,7 +6,7 @@ Annotations stay unquoted here: FastAPI reads those of the routes, which name lo
 from typing import Annotated
 
 from fastapi import APIRouter, File, Form, HTTPException, Path, Query, Response, UploadFile
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from diffmark import __version__
 from diffmark.server.callers import Callers
@@ -51,7 +51,7 @@ def state_routes(service: Service, callers: Callers) -> APIRouter:
     def metrics() -> Response:
         """Prometheus."""
         service.metrics.waiting.set(service.reading.waiting)
-        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     @router.get("/v1/me", tags=["state"])
     def me(token: Anyone) -> Caller:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from diffmark.detection.decision import Detection
 from diffmark.detection.joint import AnyDetector
@@ -45,14 +47,23 @@ MAPS = 32  # evidence maps that may wait
 
 
 class Metrics:
-    """Counters for Prometheus, one set a service."""
+    """Counters for Prometheus, one set a service; several workers add theirs up in a folder."""
 
     def __init__(self) -> None:
         own = self.registry = CollectorRegistry()
         self.requests = Counter("diffmark_requests", "Requests", ["route", "status"], registry=own)
         self.seconds = Histogram("diffmark_seconds", "Seconds a request", ["route"], registry=own)
         self.images = Counter("diffmark_images", "Images read", ["verdict"], registry=own)
-        self.waiting = Gauge("diffmark_waiting", "Images in the queue", registry=own)
+        self.waiting = Gauge(
+            "diffmark_waiting", "Images in the queue", registry=own, multiprocess_mode="livesum"
+        )
+        if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+            self.registry = CollectorRegistry()  # what is shown: all workers together
+            MultiProcessCollector(self.registry)
+
+    def text(self) -> bytes:
+        """As Prometheus asks for it."""
+        return generate_latest(self.registry)
 
 
 @dataclass
