@@ -177,7 +177,7 @@ def caption(document: dict[str, Any]) -> str:
 
 def fill(text: str) -> str:
     """README with the picture and its caption."""
-    from readme_results import between
+    from markdown_tables import between
 
     document = json.loads(RESULTS.read_text())
     picture = f"![plain, marked, difference, attacked]({PICTURE.relative_to(ROOT)})"
