@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
-from pixel_corpus import crop, frame
+from pixel_corpus import frame
 
 from diffmark.attacks import distortion, everyday
 
@@ -45,7 +45,7 @@ def chain(*steps: Distort) -> Distort:
 
 
 def cropped(area: float) -> Distort:
-    return lambda image, rng: crop(image, area, rng)
+    return lambda image, rng: distortion.crop(image, area, rng)
 
 
 def turned(angle: int) -> Distort:

@@ -259,14 +259,7 @@ def _rotated(image: Image.Image, rng: Rng) -> Image.Image:
 
 
 def _cropped(image: Image.Image, rng: Rng) -> Image.Image:
-    return crop(image, rng.uniform(0.25, 1), rng)
-
-
-def crop(image: Image.Image, area: float, rng: Rng) -> Image.Image:
-    """A random window of this share of the area, of the picture's own aspect, in its own pixels."""
-    width, height = (max(1, round(side * area**0.5)) for side in image.size)
-    x, y = int(rng.integers(image.width - width + 1)), int(rng.integers(image.height - height + 1))
-    return image.crop((x, y, x + width, y + height))
+    return distortion.crop(image, rng.uniform(0.25, 1), rng)
 
 
 def frame(image: Image.Image, rng: Rng) -> Image.Image:

@@ -22,6 +22,7 @@ from diffmark.mark.context import watermark
 from diffmark.mark.generation import ImageSpec, Sampling, generate
 from diffmark.mark.latents import mark_latents
 from diffmark.provenance import weights_digest
+from diffmark.statistics import to_margins
 
 
 class DiffMark(Method):
@@ -75,8 +76,7 @@ class DiffMark(Method):
         return np.stack([found.margins for found in self.detector.detect_many(images)]).astype(np.float64)
 
     def margins_of(self, pixels: Tensor) -> Tensor:
-        logits = self.codec.decoder(encode(self.detector.vae, pixels))
-        return logits[..., 1] - logits[..., 0]
+        return to_margins(self.codec.decoder(encode(self.detector.vae, pixels)))
 
     def parts(self) -> dict[str, tuple[Any, str]]:
         return {"vae encode": (self.detector.vae, "encode"), "decode": (self.codec, "decode")}

@@ -22,7 +22,7 @@ from diffmark.registry.answers import RATE
 from diffmark.registry.index import MultiIndex
 from diffmark.registry.query import LENGTH, Hits, Keys, Query
 from diffmark.registry.scan import scan
-from diffmark.statistics import clopper_pearson, family_wise, to_logits
+from diffmark.statistics import clopper_pearson, family_wise, to_logits, to_margins
 
 RANKINGS = ("hard", "soft")
 SEEN_TIES = 6  # nearest keys looked at: more than that never tie at the sizes of interest
@@ -49,7 +49,7 @@ class Decoded:
     @property
     def margins(self) -> NDArray[np.float64]:
         """Logit of 1 minus logit of 0, (n, 64)."""
-        return self.logits[..., 1].astype(np.float64) - self.logits[..., 0]
+        return to_margins(self.logits.astype(np.float64))
 
     @property
     def ber(self) -> float:
