@@ -156,7 +156,7 @@ def outcome(row: dict[str, Any]) -> str:
     """What became of a picture, in words."""
     who = f"{row['named']} named" if row["named"] else "nobody named"
     wrong = "" if row["right"] or not row["named"] else ", wrongly"
-    error = f", family-wise error {row['family_wise_error']:.0e}" if row["named"] else ""
+    error = f", error {row['family_wise_error']:.0e}" if row["named"] else ""
     return f"{row['bits_right']} of 64 bits right, {who}{wrong}{error}"
 
 
@@ -164,14 +164,15 @@ def caption(document: dict[str, Any]) -> str:
     """What was done, for README."""
     found, config = document["results"], document["config"]
     photograph, generated = found["photograph"], found["generated"]
-    others = "; ".join(f"{steps(found[name]['attacks'])} ({outcome(found[name])})" for name in HARSHER)
+    failed = "; ".join(f"{steps(found[name]['attacks'])} ({outcome(found[name])})" for name in HARSHER)
     return (
         f"**Top:** a photograph ({config['photograph']}), marked in the pixel layer (SSIMULACRA2 "
-        f"{photograph['ssimulacra2']:.0f}), then {steps(photograph['attacks'])}: {outcome(photograph)}, among "
-        f"{config['keys']:,} keys. **Bottom:** a picture of 256 pixels by the embedded model, marked in both "
-        f"layers (SSIMULACRA2 {generated['ssimulacra2']:.0f}), then {steps(generated['attacks'])}: "
-        f"{outcome(generated)}. Two harsher attacks on it were tried first: {others}. "
-        "Made by `benchmarks/readme_picture.py`; figures in `results/readme_picture.json`."
+        f"{photograph['ssimulacra2']:.0f}), then {steps(photograph['attacks'])}: {outcome(photograph)}.\n"
+        "**Bottom:** a picture of 256 pixels by the embedded model, marked in both layers (SSIMULACRA2 "
+        f"{generated['ssimulacra2']:.0f}), then {steps(generated['attacks'])}: {outcome(generated)}. Two harsher "
+        f"attacks were tried on it first: {failed}.\n"
+        f"Errors are family-wise, among {config['keys']:,} keys (`benchmarks/readme_picture.py`, "
+        "`results/readme_picture.json`)."
     )
 
 
