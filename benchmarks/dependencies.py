@@ -11,6 +11,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from markdown_tables import table
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
@@ -94,10 +95,8 @@ def page() -> str:
         "versions for known vulnerabilities with pip-audit; it needs the network.",
     ]
     for title, wanted in (("What an operator runs", True), ("For training, tests and comparisons", False)):
-        lines += ["", f"## {title}", "", "| package | version | licence |", "| --- | --- | --- |"]
-        lines += [
-            f"| {name} | {version} | {stated} |" for name, version, stated, own in rows() if own == wanted
-        ]
+        chosen = [row[:3] for row in rows() if row[3] == wanted]
+        lines += ["", f"## {title}", "", table(["package", "version", "licence"], chosen)]
     return "\n".join(lines) + "\n"
 
 

@@ -39,7 +39,7 @@ from numba import njit  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 from pictures import Run, files  # noqa: E402
 from PIL import Image, ImageOps  # noqa: E402
-from pixel_robustness import COMBINED, HARSH, KEPT, MOVED  # noqa: E402
+from pixel_attacks import COMBINED, HARSH, KEPT, MOVED  # noqa: E402
 from scipy.fft import dctn  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 

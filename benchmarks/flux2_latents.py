@@ -21,7 +21,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from diffmark.latent.pictures import to_pixels
+from diffmark.latent.pictures import psnr, to_pixels
 from diffmark.latent.vae import decode, encode
 from diffmark.mark.packing import arrange, restore
 from diffmark.provenance import command_line, provenance
@@ -71,11 +71,6 @@ def patches(latents: Tensor) -> Tensor:
     return Flux2Pipeline._patchify_latents(latents)
 
 
-def psnr(found: Tensor, pixels: Tensor) -> Tensor:
-    """(B,) in dB, of pixels in [-1, 1]."""
-    return 10 * torch.log10(4 / (found.clamp(-1, 1) - pixels).square().mean((1, 2, 3)))
-
-
 @torch.no_grad()
 def measure(vae: AutoencoderTiny, pixels: Tensor) -> dict[str, float]:
     """Round trips in dB, and how far our latents are from those of the pipeline."""
@@ -93,14 +88,15 @@ def measure(vae: AutoencoderTiny, pixels: Tensor) -> dict[str, float]:
     given = Flux2Pipeline._unpatchify_latents(packed * deviation + vae.bn.running_mean.view(1, -1, 1, 1))
     back = restore(tokens, CHANNELS, latents.shape[-2:])
     wrong = arrange(latents, tokens).roll(1, dims=2)  # what a wrong order of channels would look like
+    decoded = {
+        "direct": vae.decode(raw).sample,
+        "through_the_pipeline": vae.decode(given).sample,
+        "back_by_ours": decode(vae, back),
+        "channels_off_by_one": decode(vae, restore(wrong, CHANNELS, latents.shape[-2:])),
+    }
     return {
         "deviation_of_scaled_latents": float(latents.std()),
-        "psnr_direct": float(psnr(vae.decode(raw).sample, pixels).mean()),
-        "psnr_through_the_pipeline": float(psnr(vae.decode(given).sample, pixels).mean()),
-        "psnr_back_by_ours": float(psnr(decode(vae, back), pixels).mean()),
-        "psnr_channels_off_by_one": float(
-            psnr(decode(vae, restore(wrong, CHANNELS, latents.shape[-2:])), pixels).mean()
-        ),
+        **{f"psnr_{name}": float(psnr(found.clamp(-1, 1), pixels).mean()) for name, found in decoded.items()},
         "largest_difference_to_the_pipelines_latents": float((arrange(latents, theirs) - theirs).abs().max()),
     }
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from diffmark.latent import vae
 from diffmark.latent.codec import local_mean, rescale, whiten
-from diffmark.latent.pictures import from_levels
+from diffmark.latent.pictures import from_levels, psnr
 from diffmark.provenance import provenance
 from diffmark.training.pixels import round_trip
 from diffmark.vista import load_autoencoder
@@ -52,8 +52,7 @@ def measure(images: int, seed: int) -> list[dict[str, float]]:
         clean = vae.decode(autoencoder, z).clamp(-1, 1)
         for row, deviation in zip(rows, DEVIATIONS, strict=True):
             marked = vae.decode(autoencoder, z + deviation * deltas[part]).clamp(-1, 1)
-            error = (marked - clean).square().mean((1, 2, 3))
-            row.setdefault("psnr", []).append(10 * torch.log10(4 / error))
+            row.setdefault("psnr", []).append(psnr(marked, clean))
             seen = round_trip(autoencoder, marked, rounding=True)
             for name, reader in READERS.items():
                 score = torch.einsum("bchw,lchw->bl", reader(seen), codes)

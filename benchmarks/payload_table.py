@@ -9,11 +9,11 @@ simulated: margins +-1 plus Gaussian noise of the size that gives the bit error 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import typer
+from markdown_tables import between, table
 from scipy import stats
 
 from diffmark.payload.scheme import PayloadScheme, rates
@@ -54,20 +54,18 @@ def main(trials: int = 1000, seed: int = 0) -> None:
 
 def fill(text: str, rows: list[dict]) -> str:
     """The page with the table between its two marks."""
-    return re.sub(r"(?s)(<!-- table -->\n).*(<!-- end -->)", rf"\g<1>{table(rows)}\n\g<2>", text)
+    return between("table", reading_table(rows), text)
 
 
-def table(rows: list[dict]) -> str:
+def reading_table(rows: list[dict]) -> str:
     """Markdown: a row a rate, a column a bit error rate, hard / soft."""
-    head = (
-        "| payload + check bits | corrects t | " + " | ".join(f"BER {100 * r:g}%" for r in ERROR_RATES) + " |"
-    )
-    lines = [head, "|" + " --- |" * (2 + len(ERROR_RATES))]
+    heads = ["payload + check bits", "corrects t", *(f"BER {100 * rate:g}%" for rate in ERROR_RATES)]
+    lines = []
     for payload in dict.fromkeys(row["payload_bits"] for row in rows):
         chosen = [row for row in rows if row["payload_bits"] == payload]
-        cells = " | ".join(f"{row['read_hard']:.3f} / {row['read_soft']:.3f}" for row in chosen)
-        lines.append(f"| {payload} + 12 | {chosen[0]['t']} | {cells} |")
-    return "\n".join(lines)
+        cells = [f"{row['read_hard']:.3f} / {row['read_soft']:.3f}" for row in chosen]
+        lines.append([f"{payload} + 12", chosen[0]["t"], *cells])
+    return table(heads, lines)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ import hashlib
 import json
 import multiprocessing
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from markdown_tables import between
 from tqdm import tqdm
 
 from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
@@ -158,6 +158,5 @@ def fill(page: Path, tables: dict[str, str]) -> None:
     """Put tables between their pairs of comments in a page."""
     text = page.read_text()
     for name, table in tables.items():
-        new = f"<!-- {name} -->\n{table}\n<!-- end {name} -->"
-        text = re.sub(rf"(?s)<!-- {name} -->.*<!-- end {name} -->", lambda _, new=new: new, text)
+        text = between(name, table, text)
     page.write_text(text)

@@ -22,9 +22,11 @@ from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
+from markdown_tables import table as markdown_table  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 from pictures import Row, Run, fixed_keys, of_share  # noqa: E402
-from pixel_corpus import Corpus, render_pages  # noqa: E402
+from pixel_corpus import Corpus  # noqa: E402
+from pixel_pages import render_pages  # noqa: E402
 from scipy import stats  # noqa: E402
 
 from diffmark.latent.calibration import Calibration  # noqa: E402
@@ -222,15 +224,15 @@ def report(rows: list[Row], calibration: dict[str, Any], seed: int) -> dict[str,
 
 def table(found: dict[str, Any]) -> str:
     """Stated and observed rates, for the page."""
-    lines = [f"| stated rate | observed on {found['reported_on']:,} pictures kept apart | 95% interval |"]
-    lines.append("| --- | --- | --- |")
+    heads = ["stated rate", f"observed on {found['reported_on']:,} pictures kept apart", "95% interval"]
+    lines = []
     blind = [(f"blind, {stated:g}", found["false_positives"][f"{stated:g}"]) for stated in STATED]
     secret = [(f"with a secret, {stated:g}", found["with_secret"][f"{stated:g}"]) for stated in WITH_SECRET]
     for name, entry in (*blind, *secret):
         if entry:
             low, high = entry["interval_95"]
-            lines.append(f"| {name} | {entry['rate']:.2g} | {low:.2g} ... {high:.2g} |")
-    return "\n".join(lines)
+            lines.append([name, f"{entry['rate']:.2g}", f"{low:.2g} ... {high:.2g}"])
+    return markdown_table(heads, lines)
 
 
 def write(run: Run, seed: int, calibration_path: Path, out: Path, docs: Path | None) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from browser import axe, chromium  # noqa: F401  # fixtures of all
+from hypothesis import HealthCheck, settings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # third-party import-time deprecations are not ours to fix
@@ -27,6 +28,10 @@ from diffmark.latent.injection import Injection
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="diffmark-tests-")
 for variable in ("DIFFMARK_KEY", "DIFFMARK_KEY_FILE", "DIFFMARK_KEY_COMMAND"):
     os.environ.pop(variable, None)
+
+# A busy machine is no failure: no test is about time.
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no clock")
 
 diffusers.utils.logging.set_verbosity_error()
 diffusers.utils.logging.disable_progress_bar()

@@ -221,7 +221,7 @@ def test_parquet_of_urls(tmp_path, web, settings):
 
 
 def test_what_is_too_large_is_not_read(folder, monkeypatch):
-    monkeypatch.setattr(sources, "LARGEST", 200)
+    monkeypatch.setattr(sources, "MAX_IMAGE_BYTES", 200)
     assert {item.error for item in items(folder / "[0-3].png")[0]} == {"larger than 200 bytes"}
     tar = items(make_tar(folder / "a.tar"))[0]
     assert ({item.error for item in tar}, tar[0].data) == ({"larger than 200 bytes"}, None)

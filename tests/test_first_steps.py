@@ -113,7 +113,7 @@ def test_the_experiments_that_are_named_are_those_there_are():
 
 def test_waiting_for_another_writer_is_said(tmp_path, monkeypatch, caplog):
     """The other process lets go as soon as the waiting was said: without it this would end in an error."""
-    monkeypatch.setattr(progress, "SILENT", 0.05)
+    monkeypatch.setattr(progress, "SILENT_SECONDS", 0.05)
     monkeypatch.setattr("diffmark.registry.store.LOCK_TIMEOUT", 20)
     path = tmp_path / "registry.db"
     with Registry.open(f"sqlite:///{path}", actor="root") as registry:

@@ -76,7 +76,7 @@ def test_pictures_of_the_corpus_are_told_by_their_number(load, tmp_path):
     pages = tmp_path / "pages"
     pages.mkdir()
     for part in ("tune", "test"):
-        Image.new("RGB", corpus_module.PAGE, "white").save(pages / f"{part}-0000.png")
+        Image.new("RGB", load("pixel_pages").PAGE, "white").save(pages / f"{part}-0000.png")
     corpus = corpus_module.Corpus((folder,), pages, None, seed=3)
     drawn = [corpus.draw(number, "tune") for number in range(40)]
     kinds = {picture.kind for picture in drawn}
@@ -89,7 +89,7 @@ def test_pictures_of_the_corpus_are_told_by_their_number(load, tmp_path):
 
 
 def test_pages_of_both_parts_have_other_text(load):
-    page_html = load("pixel_corpus").page_html
+    page_html = load("pixel_pages").page_html
     tune, test = (page_html(part, np.random.default_rng(0)) for part in ("tune", "test"))
     assert tune != test
     assert "<style>" in tune
@@ -139,7 +139,7 @@ def test_a_leaning_bit_is_told(load):
 
 
 def test_cells_and_tables_say_how_many_pictures_they_are_of(load, tmp_path):
-    module = load("pixel_robustness")
+    module = load("pixel_tables")
     visible = {"ssimulacra2": 86.0, "butteraugli_3": 0.8, "psnr": 43.0}
     shared = {"method": "pixel", "size": 512, "quality": None, "bits": 64}
     rows = [
@@ -165,8 +165,8 @@ def test_cells_and_tables_say_how_many_pictures_they_are_of(load, tmp_path):
 
 
 def test_every_asked_figure_is_an_attack_that_is_run(load, tmp_path):
-    module = load("pixel_robustness")
-    assert set(module.ASKED) <= set(module.attacks(str(tmp_path)))
+    module = load("pixel_attacks")
+    assert set(load("pixel_tables").ASKED) <= set(module.attacks(str(tmp_path)))
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
     for name, distort in module.attacks(None).items():
         assert distort(picture, np.random.default_rng(0)).mode == "RGB", name

@@ -75,9 +75,9 @@ def test_the_picture_is_the_one_that_was_measured():
     assert len(picture) < 300_000
 
 
-def test_the_evaluation_fills_the_readme_once_there_is_a_full_run(tmp_path):
+def test_the_evaluation_fills_the_results_page_once_there_is_a_full_run(tmp_path):
     """Made-up rows give both tables, with the pictures behind them; no run gives nothing."""
-    module = load("readme_results")
+    module = load("evaluation_tables")
     assert module.evaluation_section(tmp_path) == ""
     rate = {"value": 0.5, "low": 0.4, "high": 0.6}
     passed = rate | {"observed_fpr": 0.002}

@@ -138,7 +138,7 @@ def test_a_key_issued_now_is_found_now(url: str) -> None:
 
 
 def test_the_index_is_rebuilt_when_its_tail_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffmark.registry.search.TAIL", 50)
+    monkeypatch.setattr("diffmark.registry.search.MAX_UNINDEXED", 50)
     rng = np.random.default_rng(3)
     with Registry.open("sqlite://", index=True) as registry:
         for size in (400, 30, 30, 30):
@@ -153,7 +153,7 @@ def test_the_planner_takes_the_index_for_large_registries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path / 'registry.db'}"
-    monkeypatch.setattr("diffmark.registry.search.FEW_KEYS", 1000)
+    monkeypatch.setattr("diffmark.registry.search.MAX_NUMPY_KEYS", 1000)
     rng = np.random.default_rng(4)
     keys = rng.integers(0, 2**64, 300_000, dtype=np.uint64)
     with Registry.open(url, index=True) as registry:
@@ -174,7 +174,7 @@ def test_the_planner_takes_the_index_for_large_registries(
 
 def test_without_numba_numpy_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_kernels", [None])
-    monkeypatch.setattr("diffmark.registry.search.FEW_KEYS", 0)
+    monkeypatch.setattr("diffmark.registry.search.MAX_NUMPY_KEYS", 0)
     rng = np.random.default_rng(4)
     keys = rng.integers(0, 2**64, 1000, dtype=np.uint64)
     with Registry.open("sqlite://") as registry:
@@ -224,7 +224,7 @@ def test_a_plan_that_looks_less_far_in_one_part_counts_no_key_twice(monkeypatch:
 def test_the_reach_certifies_what_it_says() -> None:
     counts = [pattern_counts((1,) * width) for width in index.WIDTHS]
     for goal in range(20):
-        reach = cheapest_reach(counts, goal, 10**8, index.OPENING)
+        reach = cheapest_reach(counts, goal, 10**8, index.BUCKET_COST)
         assert sum(limit + 1 for limit in reach.limits) == goal + 1 == reach.certified + 1
 
 

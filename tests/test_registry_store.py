@@ -56,7 +56,7 @@ def test_issued_keys_are_eight_bits_apart(url: str, count: int) -> None:
         registry.issue_many([f"a{i}" for i in range(count)])
         keys = registry.issue_many([f"b{i}" for i in range(count)])
         assert [key.id for key in keys] == list(range(count + 1, 2 * count + 1))
-        assert smallest_distance(stored(registry)) >= allocation.LEAST_DISTANCE
+        assert smallest_distance(stored(registry)) >= allocation.MIN_DISTANCE
         assert [int(key) for key in keys] == stored(registry)[count:].tolist()
 
 
@@ -83,7 +83,7 @@ def test_draws_too_near_to_a_key_are_repeated(url: str, count: int, monkeypatch:
         draws = iter([near.copy(), *(random_keys(1) for _ in range(0)), random_keys(5)[: marked.sum()]])
         monkeypatch.setattr(allocation, "draw", lambda n: next(draws))
         registry.issue_many([f"u{i}" for i in range(count)])
-        assert smallest_distance(stored(registry)[500:]) >= allocation.LEAST_DISTANCE
+        assert smallest_distance(stored(registry)[500:]) >= allocation.MIN_DISTANCE
 
 
 def test_a_broken_random_source_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ def test_processes_that_issue_at_once_never_give_the_same_key(url: str, calls: i
     with Registry.open(url) as registry:
         keys = stored(registry)
         assert [f"{keys[int(i) - 1]:016x}" for _, i in lines] == [key for key, _ in lines]
-        assert smallest_distance(keys) >= allocation.LEAST_DISTANCE
+        assert smallest_distance(keys) >= allocation.MIN_DISTANCE
         assert registry.verify().ok
 
 

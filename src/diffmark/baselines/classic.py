@@ -18,7 +18,7 @@ from PIL import Image
 from diffmark.baselines.base import Method
 from diffmark.secret import Bits
 
-LEAST = 256 * 256  # pixels that invisible-watermark takes
+MIN_PIXELS = 256 * 256  # pixels that invisible-watermark takes
 
 
 class InvisibleWatermark(Method):
@@ -79,7 +79,7 @@ class BlindWatermark(Method):
 
 def _large_enough(image: Image.Image) -> Image.Image:
     """At least as many pixels as invisible-watermark reads."""
-    factor = math.sqrt(LEAST / (image.width * image.height))
+    factor = math.sqrt(MIN_PIXELS / (image.width * image.height))
     size = (math.ceil(factor * image.width), math.ceil(factor * image.height))
     return image if factor <= 1 else image.resize(size, Image.Resampling.BICUBIC)
 

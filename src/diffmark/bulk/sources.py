@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from diffmark.images import EXTENSIONS
 
 FILES = 16  # a shard of files; they are fetched at the same time
-LARGEST = 100_000_000  # bytes of an image
+MAX_IMAGE_BYTES = 100_000_000  # bytes of an image
 TARS = (".tar", ".tar.gz", ".tgz")
 ADDRESSES = ("url", "uri", "path", "file", "image_url")  # columns of addresses that are found by name
 
@@ -106,10 +106,10 @@ def _fetched(places: Sequence[tuple[str, str]], rows: bool = False) -> Iterator[
 def _fetch(address: str) -> tuple[bytes | None, str | None]:
     try:
         with fsspec.open(address, "rb") as file:
-            data = file.read(LARGEST + 1)
+            data = file.read(MAX_IMAGE_BYTES + 1)
     except Exception as error:  # each file system has its own kinds
         return None, f"cannot be fetched: {type(error).__name__}: {error}"
-    return (None, _too_large()) if len(data) > LARGEST else (data, None)
+    return (None, _too_large()) if len(data) > MAX_IMAGE_BYTES else (data, None)
 
 
 def _tar(name: str) -> Iterator[Item]:
@@ -119,7 +119,7 @@ def _tar(name: str) -> Iterator[Item]:
                 if not member.isfile() or _suffix(member.name) not in EXTENSIONS:
                     continue
                 source = f"{name}::{member.name}"
-                if member.size > LARGEST:
+                if member.size > MAX_IMAGE_BYTES:
                     yield Item(source, None, error=_too_large())
                     continue
                 content = tar.extractfile(member)
@@ -195,8 +195,8 @@ def _values(values: Sequence[tuple[str, Any]]) -> Iterator[Item]:
         else:
             yield Item(
                 source,
-                cell if len(cell) <= LARGEST else None,
-                error=_too_large() if len(cell) > LARGEST else None,
+                cell if len(cell) <= MAX_IMAGE_BYTES else None,
+                error=_too_large() if len(cell) > MAX_IMAGE_BYTES else None,
             )
 
 
@@ -209,4 +209,4 @@ def _is_container(name: str) -> bool:
 
 
 def _too_large() -> str:
-    return f"larger than {LARGEST:,} bytes"
+    return f"larger than {MAX_IMAGE_BYTES:,} bytes"

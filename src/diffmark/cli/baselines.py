@@ -11,9 +11,7 @@ import typer
 from diffmark.cli.opening import Commands
 from diffmark.cli.vista import Config, Photos, Stop
 
-app = Commands(
-    help="The methods that DiffMark is compared with: train and measure them.", no_args_is_help=True
-)
+app = Commands(help="Train and measure the methods to compare with.", no_args_is_help=True)
 
 
 class Trained(str, Enum):

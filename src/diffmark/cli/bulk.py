@@ -46,11 +46,12 @@ def bulk(
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Read the marks of many images into a table: verdict, bits, p-value, and candidates if a registry is given.
+    """Read the marks of many images into a table.
 
-    The summary says how many false verdicts and names so many unmarked images would get by chance.
-    What cannot be read gets a row with the reason. A bulk run that was stopped in any way goes on where it was when
-    the same command is given again. Exit code 0: done; 2: an error.
+    It has verdict, bits, p-value, and candidates if a registry is given. The summary says how many false
+    verdicts and names so many unmarked images would get by chance. What cannot be read gets a row with the
+    reason. A bulk run that was stopped in any way goes on where it was when the same command is given again.
+    Exit code 0: done; 2: an error.
     """
     from diffmark.bulk.sources import find
 

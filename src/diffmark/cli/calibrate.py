@@ -35,10 +35,11 @@ def calibrate(
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the codec's calibration of before.")] = False,
     half: Annotated[bool, typer.Option("--half", help="Write weights in half precision.")] = False,
 ) -> None:
-    """Measure bit accuracy, PSNR and false positives on your own model, and calibrate a codec for it.
+    """Calibrate a codec for your own model.
 
-    Blind verdicts (detect without a secret, with --vae MODEL) are then as strict as both these images and those
-    of the calibration before ask for. With --fresh they hold for your model alone.
+    Bit accuracy, PSNR and false positives are measured. Blind verdicts (detect without a secret, with --vae
+    MODEL) are then as strict as both these images and those of the calibration before ask for. With --fresh
+    they hold for your model alone.
     """
     import shutil
 

@@ -108,7 +108,8 @@ def report(outcomes: Iterator[Any], paths: list[Path], as_json: bool) -> int:
         else:
             p_value = "" if outcome.p_value is None else f"{outcome.p_value:.2g}"
             because = "; ".join([outcome.explanation, *outcome.notes])
-            table.add_row(str(path), outcome.verdict, p_value, outcome.secret, outcome.reader, because)
+            read = outcome.secret if outcome.marked else ""  # bits of an unmarked image are no secret
+            table.add_row(str(path), outcome.verdict, p_value, read, outcome.reader, because)
     if not as_json:
         console = Console()
         if not console.is_terminal:

@@ -85,11 +85,11 @@ def embed(
     actor: Actor = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line an image.")] = False,
 ) -> None:
-    """Add a mark to images that exist; their detail, size and metadata are kept.
+    """Mark images that exist.
 
-    Colours are converted to sRGB. Files that are in the folder already are left alone: a run that was cut off goes
-    on where it stopped. Beside them, images.jsonl gets a line an image, with its secret. Exit code 2: at least one
-    image could not be read, or another error.
+    Their detail, size and metadata are kept. Colours are converted to sRGB. Files that are in the folder
+    already are left alone: a run that was cut off goes on where it stopped. Beside them, images.jsonl gets a
+    line an image, with its secret. Exit code 2: at least one image could not be read, or another error.
     """
     from diffmark.cli.detect import expand
     from diffmark.images import ImageError

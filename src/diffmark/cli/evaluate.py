@@ -76,7 +76,10 @@ def evaluate(
         "runs/evaluation"
     ),
 ) -> None:
-    """Measure methods on one model in one run; a run that was stopped goes on where it was."""
+    """Compare methods on one model in one run.
+
+    A run that was stopped goes on where it was.
+    """
     names = list(EXPERIMENTS) if experiments == ["all"] else experiments
     check_experiments(names)
     check_methods(methods)

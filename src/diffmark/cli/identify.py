@@ -58,11 +58,11 @@ def identify(
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Name the account whose key an image carries, with the probability of being wrong.
+    """Name the account whose key an image carries.
 
-    Exit code 0: an account is named for everything asked; 1: for at least one there is no significant match;
-    2: an image could not be read, or another error. Every call is written to the registry's audit log before its
-    answer is shown.
+    The probability of being wrong is stated. Exit code 0: an account is named for everything asked; 1: for at
+    least one there is no significant match; 2: an image could not be read, or another error. Every call is
+    written to the registry's audit log before its answer is shown.
     """
     from diffmark.private import given
 

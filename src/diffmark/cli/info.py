@@ -14,7 +14,7 @@ def info(
     codec: Annotated[str | None, typer.Argument(help="A codec's name, folder, or hub id.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show versions, devices and bundled codecs, or what is known of one codec."""
+    """Show versions, devices and codecs, or the card of one codec."""
     values = describe_codec(codec) if codec else describe_installation()
     if as_json:
         show(values, as_json)

@@ -9,9 +9,7 @@ import typer
 
 from diffmark.cli.opening import Commands, Json, show
 
-app = Commands(
-    help="Make, show and rotate operator keys: with another key random bits are read.", no_args_is_help=True
-)
+app = Commands(help="Make, show and rotate operator keys.", no_args_is_help=True)
 Place = Annotated[Path | None, typer.Option(help="Ring file; operator.keys in your data folder by default.")]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".gif": "GIF"}
 QUALITY = 95  # of lossy formats; PNG takes no notice
-SEEN_PSNR = 30.0  # dB, below which the mark of a latent codec is seen by anybody
+VISIBLE_PSNR = 30.0  # dB, below which the mark of a latent codec is seen by anybody
 
 
 class Marker:
@@ -91,7 +91,7 @@ def latent_marker(codec: str, vae: str | None, strength: float | None, ring: Key
         image = mark_latent(picture, detector.codec, detector.vae, bits, dose)
         reached, read = psnr(picture.image, image), detector.detect(image, to_hex(bits)).matches or 0
         notes = [*picture.notes]
-        if reached < SEEN_PSNR:
+        if reached < VISIBLE_PSNR:
             notes.append(f"PSNR {reached:.1f} dB: the mark is seen by anybody; --codec pixel is not")
         if dose == 0:
             notes.append("a strength of 0 writes no mark: the picture is not marked")

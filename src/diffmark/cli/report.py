@@ -22,7 +22,10 @@ def report(
     results: Annotated[Path, typer.Option(help="Folder of measured results.")] = Path("results"),
     out: Annotated[Path, typer.Option(help="Folder for report.html and report.json.")] = Path("report"),
 ) -> None:
-    """Write the documentation of testing: data, attacks, rates with intervals, limits. Nothing is measured here."""
+    """Write the documentation of testing.
+
+    Data, attacks, rates with intervals, limits: from results that were measured; nothing is measured here.
+    """
     from diffmark.reporting import collect, page
 
     document = collect(results, purpose.value)

@@ -8,7 +8,7 @@ import typer
 
 from diffmark.cli.opening import Commands
 
-app = Commands(help="The embedded text-to-image family: list, paint, train, measure.", no_args_is_help=True)
+app = Commands(help="The embedded text-to-image family.", no_args_is_help=True)
 train_app = Commands(
     help="Train a model of the family; a run that was stopped goes on.", no_args_is_help=True
 )

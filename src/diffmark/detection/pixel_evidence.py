@@ -22,7 +22,7 @@ from diffmark.pixel.writer import masking
 from diffmark.secret import Bits, to_hex
 
 WINDOW = 73  # pixels a side of the frame
-MOSTLY = 0.9  # share of a window that has to be there to tell anything
+MIN_COVERAGE = 0.9  # share of a window that has to be there to tell anything
 CELLS = 32  # of the map, a side
 CORRELATED = 2.05  # deviation of the sum on unmarked pictures: neighbours in a band-limited product are alike
 
@@ -45,7 +45,7 @@ def evidence_map(
         _cells(values / deviation * (WINDOW / CORRELATED)) for values in (found, max(gain, 0.0) * spread)
     )
     if present is not None:
-        expected = np.where(_cells(box(present, WINDOW)) > MOSTLY, expected, 0)
+        expected = np.where(_cells(box(present, WINDOW)) > MIN_COVERAGE, expected, 0)
     return EvidenceMap(scores, to_hex(bits), "pixel", expected)
 
 

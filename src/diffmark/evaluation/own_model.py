@@ -28,7 +28,7 @@ from diffmark.provenance import weights_digest
 
 LEVEL = 100.0  # dB that pictures without any difference count as
 OTHERS = 2  # unmarked images of a picture beside its crops: itself and its round trip
-SMALLEST_CROP = 0.5  # of each side, up to the whole; crops are unmarked images too
+MIN_CROP = 0.5  # of each side, up to the whole; crops are unmarked images too
 
 
 @torch.no_grad()
@@ -67,7 +67,7 @@ def calibrate(
         marked = _as_image(decode(vae, mark_latents(codec, z, secret, share)))
         ratios.append(psnr(marked, clean))
         right.append(int(((_margins(detector, [marked])[0] > 0) == secret[0]).sum()))
-        parts = [crop(picture.image, rng.uniform(SMALLEST_CROP, 1) ** 2, rng) for _ in range(crops)]
+        parts = [crop(picture.image, rng.uniform(MIN_CROP, 1) ** 2, rng) for _ in range(crops)]
         negatives.append(_margins(detector, [picture, *parts, clean]))
     if not right:
         raise ValueError("there are no images to calibrate on")

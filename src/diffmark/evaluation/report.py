@@ -29,7 +29,7 @@ TITLES = {
     "signal": "The signal itself",
     "ablations": "Ablations",
 }
-LONGEST_TABLE = 30  # rows; longer ones are left to the CSV file
+MAX_TABLE_ROWS = 30  # rows; longer ones are left to the CSV file
 KEY_COLUMNS = (
     "method", "source", "attack", "strength", "images", "tpr_0.001_exact", "tpr", "bit_accuracy", "ssimulacra2",
     "butteraugli", "flip", "psnr", "ssim", "blockiness", "blockiness_unmarked", "frechet", "frechet_unmarked",
@@ -125,7 +125,7 @@ def table(rows: list[Row], name: str = "") -> str:
     """The rows as an HTML table that can be sorted, key columns first; rates with their intervals in one cell."""
     if not rows:
         return "<p>Nothing to show yet.</p>"
-    if len(rows) > LONGEST_TABLE:
+    if len(rows) > MAX_TABLE_ROWS:
         return f'<p>{len(rows)} rows: <a href="{name}.csv">{name}.csv</a></p>'
     rows = [spread(row) for row in rows]
     found = columns_of(rows)

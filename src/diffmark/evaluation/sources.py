@@ -13,7 +13,7 @@ from diffmark.vista.paint import PAINTER, painted_scenes
 
 PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
 DEBIAN = ("/usr/share/backgrounds", "/usr/share/wallpapers", "/usr/share/plasma/wallpapers")
-SMALLEST = 400  # pixels of a picture's shorter side; smaller ones are icons and thumbnails
+MIN_SIDE = 400  # pixels of a picture's shorter side; smaller ones are icons and thumbnails
 
 
 def find_photographs(folder: Path | None) -> list[Path]:
@@ -51,7 +51,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 def _large(path: Path) -> bool:
     with Image.open(path) as image:
-        return min(image.size) >= SMALLEST
+        return min(image.size) >= MIN_SIDE
 
 
 def _scikit_image() -> list[Path]:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from diffmark.evaluation.cache import Arrays, Cache, Recipe
 
 T = TypeVar("T")
-GUESS = 0.1  # CPU seconds an item, for work that was never timed
+GUESSED_SECONDS = 0.1  # CPU seconds an item, for work that was never timed
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Cost:
 
     @property
     def each(self) -> float:
-        return self.cpu / self.items if self.items else GUESS
+        return self.cpu / self.items if self.items else GUESSED_SECONDS
 
 
 class Costs(dict[str, Cost]):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONWAY = {5: 0b100101, 6: 0b1011011, 7: 0b10000011, 8: 0b100011101}  # by degree m
-LEAST_DIMENSION = 20  # FF1 needs a million values
+MIN_DIMENSION = 20  # FF1 needs a million values
 
 
 class Field:
@@ -84,7 +84,7 @@ class BCH:
 
 @functools.cache
 def codes(length: int) -> tuple[BCH, ...]:
-    """Every BCH code of this length with at least LEAST_DIMENSION message bits, the longest message first."""
+    """Every BCH code of this length with at least MIN_DIMENSION message bits, the longest message first."""
     degree = length.bit_length()
     field = _field(degree)
     shortened = field.order - length
@@ -96,7 +96,7 @@ def codes(length: int) -> tuple[BCH, ...]:
         roots |= new
         generator = _multiply(generator, _minimal(new, field))
         dimension = field.order - len(roots) - shortened
-        if dimension < LEAST_DIMENSION:
+        if dimension < MIN_DIMENSION:
             break
         found[dimension] = BCH(length, dimension, t, generator)
     return tuple(found.values())

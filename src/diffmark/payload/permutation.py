@@ -10,7 +10,7 @@ import math
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 ROUNDS = 10
-SMALLEST_DOMAIN = 1_000_000  # the standard's lower limit for radix^digits
+MIN_DOMAIN = 1_000_000  # the standard's lower limit for radix^digits
 
 
 class FF1:
@@ -19,7 +19,7 @@ class FF1:
     def __init__(self, key: bytes, digits: int, radix: int = 2, tweak: bytes = b"") -> None:
         if len(key) not in (16, 24, 32):
             raise ValueError(f"an AES key has 16, 24 or 32 bytes, got {len(key)}")
-        if radix**digits < SMALLEST_DOMAIN:
+        if radix**digits < MIN_DOMAIN:
             raise ValueError(f"{radix}^{digits} values are too few to permute safely (NIST SP 800-38G: 10^6)")
         self._aes = algorithms.AES(key)
         self._radix, self._digits, self._tweak = radix, digits, tweak

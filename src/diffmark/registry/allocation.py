@@ -15,11 +15,9 @@ from diffmark.registry.rowsearch import search_rows
 from diffmark.registry.scan import kernels
 from diffmark.registry.store import Store
 
-LEAST_DISTANCE = 8  # bits between any two keys: up to 3 errors never lead to another account
-FEW = (
-    32  # up to here every key is looked up in the database's indexes; above, all keys are compared in memory
-)
-MOST_DRAWS = 100  # at 1e8 keys one draw in 260 is repeated; a hundred in a row never are
+MIN_DISTANCE = 8  # bits between any two keys: up to 3 errors never lead to another account
+MAX_LOOKUPS = 32  # new keys that are looked up in the database's indexes; more are compared in memory
+MAX_DRAWS = 100  # at 1e8 keys one draw in 260 is repeated; a hundred in a row never are
 
 
 def draw(count: int) -> Keys:
@@ -28,30 +26,30 @@ def draw(count: int) -> Keys:
 
 
 def allocate(store: Store, connection: Connection, count: int) -> Keys:
-    """`count` new keys, each at least LEAST_DISTANCE bits from all issued ones and from each other.
+    """`count` new keys, each at least MIN_DISTANCE bits from all issued ones and from each other.
 
     Inside the caller's write transaction: no other process can issue a key in between.
     """
     keys = draw(count)
-    for _ in range(MOST_DRAWS):
+    for _ in range(MAX_DRAWS):
         near = too_near(store, connection, keys)
         if not near.any():
             return keys
         keys[near] = draw(int(near.sum()))
     raise RegistryError(
-        f"no {count} keys that are {LEAST_DISTANCE} bits apart were found in {MOST_DRAWS} draws: "
+        f"no {count} keys that are {MIN_DISTANCE} bits apart were found in {MAX_DRAWS} draws: "
         "is the operating system's random source broken?"
     )
 
 
 def too_near(store: Store, connection: Connection, keys: Keys) -> NDArray[np.bool_]:
-    """Which of `keys` are nearer than LEAST_DISTANCE to an issued key or to another of `keys`."""
-    if len(keys) <= FEW or kernels() is None:
+    """Which of `keys` are nearer than MIN_DISTANCE to an issued key or to another of `keys`."""
+    if len(keys) <= MAX_LOOKUPS or kernels() is None:
         near = np.zeros(len(keys), dtype=bool)
         for i, key in enumerate(keys):
             query = queries.from_bits(int(key))
-            earlier = len(keys[:i]) and query.costs(keys[:i]).min() < LEAST_DISTANCE
-            near[i] = earlier or len(search_rows(store, connection, query, 1, LEAST_DISTANCE - 1)[0][0])
+            earlier = len(keys[:i]) and query.costs(keys[:i]).min() < MIN_DISTANCE
+            near[i] = earlier or len(search_rows(store, connection, query, 1, MIN_DISTANCE - 1)[0][0])
         return near
     near = np.zeros(len(keys), dtype=bool)
     new = [grouped(keys, part) for part in range(4)]
@@ -80,4 +78,4 @@ def mark(others: Group, new: Group, near: NDArray[np.bool_], itself: bool = Fals
     """Mark the new keys that are near to one of the others in this part's grouping."""
     compiled = kernels()
     assert compiled is not None
-    compiled.mark_near(others[0], others[1], *new, LEAST_DISTANCE, itself, near)
+    compiled.mark_near(others[0], others[1], *new, MIN_DISTANCE, itself, near)

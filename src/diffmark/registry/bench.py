@@ -18,7 +18,7 @@ from diffmark.registry.query import LENGTH, Keys, Query
 from diffmark.registry.scan import blocks_of, kernels, scan, scan_blocks
 
 TOP = 10
-EVERY = 1 << 14  # answers asked for when every key within a radius is wanted
+MAX_ANSWERS = 1 << 14  # answers asked for when every key within a radius is wanted
 
 
 def measure(action: Callable[[Any], Any], inputs: list[Any]) -> float:
@@ -108,7 +108,7 @@ def index_rows(
         asked = [query_near(keys, errors, rng) for _ in range(3 * repeats)]
 
         def every(query: Query, within: int = errors) -> None:
-            built.search(query, EVERY, within)
+            built.search(query, MAX_ANSWERS, within)
 
         yield row(f"index, every key within {errors} errors", measure(every, asked))
         yield row(

@@ -29,7 +29,7 @@ MAGIC = b"DMKEYS01"
 HEADER = 1 << 16
 FIXED = struct.Struct("<8s16sQ")  # magic, cache id, number of keys; then the table of checksums
 BLOCK = 1 << 20  # keys under one checksum
-MOST_BLOCKS = (HEADER - FIXED.size - 4) // 4  # 16,376 blocks: 1.7e10 keys
+MAX_BLOCKS = (HEADER - FIXED.size - 4) // 4  # 16,376 blocks: 1.7e10 keys
 
 
 class KeyCache:
@@ -136,8 +136,8 @@ class KeyCache:
         self._map()
 
     def _write_header(self, file: BinaryIO, count: int, checksums: list[int]) -> None:
-        if len(checksums) > MOST_BLOCKS:
-            raise OSError(errno.EFBIG, f"one cache holds {MOST_BLOCKS * BLOCK} keys", str(self.path))
+        if len(checksums) > MAX_BLOCKS:
+            raise OSError(errno.EFBIG, f"one cache holds {MAX_BLOCKS * BLOCK} keys", str(self.path))
         fixed = FIXED.pack(MAGIC, uuid.UUID(self.store.cache_id).bytes, count)
         header = fixed + np.array(checksums, dtype="<u4").tobytes()
         file.seek(0)

@@ -22,10 +22,10 @@ from diffmark.registry.answers import RATE
 from diffmark.registry.index import MultiIndex
 from diffmark.registry.query import LENGTH, Hits, Keys, Query
 from diffmark.registry.scan import scan
-from diffmark.statistics import clopper_pearson, family_wise, to_logits
+from diffmark.statistics import clopper_pearson, family_wise, to_logits, to_margins
 
 RANKINGS = ("hard", "soft")
-SEEN_TIES = 6  # nearest keys looked at: more than that never tie at the sizes of interest
+NEAREST_KEYS = 6  # nearest keys looked at: more than that never tie at the sizes of interest
 BATCH = 250  # queries in one pass over the keys
 INDEXED = 3 * 10**7  # keys from which a thousand queries are answered sooner by building the index first
 
@@ -49,7 +49,7 @@ class Decoded:
     @property
     def margins(self) -> NDArray[np.float64]:
         """Logit of 1 minus logit of 0, (n, 64)."""
-        return self.logits[..., 1].astype(np.float64) - self.logits[..., 0]
+        return to_margins(self.logits.astype(np.float64))
 
     @property
     def ber(self) -> float:
@@ -137,9 +137,9 @@ def nearest(database: Keys, index: MultiIndex | None, asked: list[Query]) -> Ite
     """The nearest keys of each query, its own among them."""
     for start in range(0, len(asked), BATCH):
         part = asked[start : start + BATCH]
-        found = [index.search(query, SEEN_TIES, budget=len(database)) if index else None for query in part]
+        found = [index.search(query, NEAREST_KEYS, budget=len(database)) if index else None for query in part]
         missed = [query for query, hits in zip(part, found, strict=True) if hits is None]
-        scanned = iter(scan(database, missed, SEEN_TIES) if missed else [])
+        scanned = iter(scan(database, missed, NEAREST_KEYS) if missed else [])
         yield from (next(scanned) if hits is None else hits for hits in found)
 
 

@@ -21,8 +21,8 @@ from diffmark.registry.scan import kernels
 WIDTHS = (22, 21, 21)
 STARTS = (0, 22, 43)  # first bit of each part, counted from the most significant
 PARTS = tuple(slice(start, start + width) for start, width in zip(STARTS, WIDTHS, strict=True))
-SOON_BUILT = 10**7  # keys whose index is built within two seconds
-OPENING = 40.0  # keys that could be scanned in the time that one bucket is opened, in memory
+MAX_SILENT_KEYS = 10**7  # whose index is built within two seconds
+BUCKET_COST = 40.0  # keys that could be scanned in the time that one bucket is opened, in memory
 
 
 Limits = tuple[int, ...]  # one a part: part costs up to which buckets are looked at; -1 for not at all
@@ -52,7 +52,7 @@ class MultiIndex:
         self.offsets: list[NDArray[np.uint32]] = []
         parts = list(zip(STARTS, WIDTHS, strict=True))
         for start, width in (
-            track(parts, "building the index", len(parts)) if len(keys) > SOON_BUILT else parts
+            track(parts, "building the index", len(parts)) if len(keys) > MAX_SILENT_KEYS else parts
         ):
             table = rotated(keys, start)
             table.sort()
@@ -189,7 +189,7 @@ def certified_search(
     within: int | None,
     count: int,
     budget: float,
-    opening: float = OPENING,
+    opening: float = BUCKET_COST,
 ) -> Hits | None:
     """Look further and further until the last answer lies within what is certified; None if past `budget`.
 

@@ -16,7 +16,7 @@ from diffmark.statistics import WEIGHT_BITS
 
 GROUP = 64  # keys judged at once: eight vectors of eight
 CHUNK = 4096  # keys that all queries of a batch look at before the next ones are read: 32 KiB
-AHEAD = 512  # keys between what is judged and what is fetched from memory
+PREFETCH_DISTANCE = 512  # keys between what is judged and what is fetched from memory
 
 _Words = types.Array(types.uint64, 1, "C", readonly=True)
 _Offsets = types.Array(types.uint32, 1, "C", readonly=True)
@@ -100,7 +100,7 @@ def read_all(keys):  # type: ignore[no-untyped-def]  # pragma: no cover
     total = np.uint64(0)
     for start in range(0, keys.size - GROUP + 1, GROUP):
         for i in range(start, start + GROUP, 8):
-            prefetch(keys, i + AHEAD)
+            prefetch(keys, i + PREFETCH_DISTANCE)
         for i in range(start, start + GROUP):
             total += keys[i]
     for i in range(keys.size - keys.size % GROUP, keys.size):
@@ -181,7 +181,7 @@ def scan(keys, bits, planes, within, costs, found, filled):  # type: ignore[no-u
             for start in range(first, whole, GROUP):
                 if q == 0:
                     for i in range(start, start + GROUP, 8):
-                        prefetch(keys, i + AHEAD)
+                        prefetch(keys, i + PREFETCH_DISTANCE)
                 if hard:
                     near = any_within_hard(keys, start, bits[q], own, limit)
                 else:

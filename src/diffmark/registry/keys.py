@@ -13,7 +13,7 @@ from diffmark import secret
 from diffmark.registry.answers import status as status_of
 from diffmark.registry.query import LENGTH, Keys
 
-LONGEST = 200  # characters of a principal
+MAX_PRINCIPAL = 200  # characters of a principal
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ def check_principals(principals: Sequence[str]) -> None:
         raise ValueError("principals must name at least one account")
     if not all(map(_is_short_text, principals)) or not "".join(principals).isprintable():
         wrong = next(name for name in principals if not _is_short_text(name) or not name.isprintable())
-        raise ValueError(f"a principal is 1 to {LONGEST} printable characters, got {wrong!r}")
+        raise ValueError(f"a principal is 1 to {MAX_PRINCIPAL} printable characters, got {wrong!r}")
     if "@" in "".join(principals):
         address = next(name for name in principals if "@" in name)
         raise ValueError(
@@ -100,4 +100,4 @@ def check_principals(principals: Sequence[str]) -> None:
 
 
 def _is_short_text(name: Any) -> bool:
-    return isinstance(name, str) and 0 < len(name) <= LONGEST
+    return isinstance(name, str) and 0 < len(name) <= MAX_PRINCIPAL

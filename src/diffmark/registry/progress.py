@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 Item = TypeVar("Item")
-SHORT = 8  # blocks: up to here it is done before anybody looks
-SILENT = 2.0  # seconds that are waited without a word
+SHORT_BLOCKS = 8  # blocks: up to here it is done before anybody looks
+SILENT_SECONDS = 2.0  # seconds that are waited without a word
 log = logging.getLogger("diffmark.registry")
 
 
 def watched(items: Iterable[Item], what: str, total: int) -> Iterable[Item]:
     """The same items, behind a bar if there are many."""
-    if total <= SHORT:
+    if total <= SHORT_BLOCKS:
         return items
     from diffmark.progress import track
 
@@ -25,8 +25,8 @@ def watched(items: Iterable[Item], what: str, total: int) -> Iterable[Item]:
 
 @contextmanager
 def waiting(words: str) -> Iterator[None]:
-    """Logs a warning, which goes to stderr by default, if what is inside takes more than `SILENT` seconds."""
-    timer = threading.Timer(SILENT, log.warning, (words,))
+    """Logs a warning, which goes to stderr by default, if what is inside takes over `SILENT_SECONDS`."""
+    timer = threading.Timer(SILENT_SECONDS, log.warning, (words,))
     timer.daemon = True
     timer.start()
     try:

@@ -10,8 +10,8 @@ from diffmark.registry.query import LENGTH, Hits, Query, ordered
 from diffmark.registry.scan import scan_blocks
 from diffmark.registry.store import Store
 
-MOST_VALUES = 20_000  # part values in one statement
-OPENING = 3.0  # rows that could be read in the time that one bucket is opened, in a database
+MAX_VALUES = 20_000  # part values in one statement
+BUCKET_COST = 3.0  # rows that could be read in the time that one bucket is opened, in a database
 
 
 def search_rows(
@@ -27,15 +27,15 @@ def search_rows(
             patterns = part_patterns(query.weights[PARTS[part]], seen[part], limits[part])
             shift = np.uint64(LENGTH - start - width)
             values = ((np.uint64(query.bits) & PART_MASKS[part]) >> shift) ^ patterns
-            for first in range(0, len(values), MOST_VALUES):
-                keys = store.in_buckets(connection, part, values[first : first + MOST_VALUES])
+            for first in range(0, len(values), MAX_VALUES):
+                keys = store.in_buckets(connection, part, values[first : first + MAX_VALUES])
                 here = query.costs(keys)
                 both = np.concatenate([found, keys[here <= worst]])
                 both, places = np.unique(both, return_index=True)  # parts overlap: each key once
                 costs, found = ordered(np.concatenate([costs, here[here <= worst]])[places], both, top)
         return costs, found
 
-    hits = certified_search(look, query, top, within, count, max(count, 10_000), OPENING)
+    hits = certified_search(look, query, top, within, count, max(count, 10_000), BUCKET_COST)
     if hits is not None:
         return hits, "rows (index)"
     return scan_blocks(store.keys(connection), query, top, within), "rows (scan)"

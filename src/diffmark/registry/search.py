@@ -15,8 +15,10 @@ from diffmark.registry.rowsearch import search_rows
 from diffmark.registry.scan import blocks_of, kernels, scan, scan_blocks
 from diffmark.registry.store import Store
 
-FEW_KEYS = 200_000  # up to here numpy answers within a few milliseconds, and nothing needs to be compiled
-TAIL = 1 << 20  # keys added after the index was built that are scanned rather than indexed
+MAX_NUMPY_KEYS = (
+    200_000  # up to here numpy answers within a few milliseconds, and nothing needs to be compiled
+)
+MAX_UNINDEXED = 1 << 20  # keys added after the index was built that are scanned rather than indexed
 PATHS = ("index", "scan", "numpy", "rows")
 
 
@@ -47,7 +49,7 @@ class Searcher:
         with self.lock, self.store.read() as connection:
             self.cache.refresh(connection)
             keys = self.cache.keys
-        if path == "numpy" or (path is None and (len(keys) <= FEW_KEYS or kernels() is None)):
+        if path == "numpy" or (path is None and (len(keys) <= MAX_NUMPY_KEYS or kernels() is None)):
             return [scan_blocks(blocks_of(keys), query, top, within) for query in queries], "numpy"
         if path == "index" or (path is None and self.wants_index):
             return self._by_index(keys, queries, top, within, np.inf if path else len(keys))
@@ -58,7 +60,7 @@ class Searcher:
     ) -> tuple[list[Hits], str]:
         """By the index, and by scan where the index would look at too much to certify its answer."""
         with self.lock:
-            if self.index is None or len(keys) - self.index.count > max(TAIL, self.index.count // 8):
+            if self.index is None or len(keys) - self.index.count > max(MAX_UNINDEXED, self.index.count // 8):
                 self.index = MultiIndex(keys)
             index = self.index
         # A batch shares one scan, which then costs each query a fifth: the index must be that much better.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
     load_pem_public_key,
 )
+
+from diffmark.private import check_private, create_private
 
 
 class SigningKey:
@@ -34,9 +35,8 @@ class SigningKey:
     def create(cls, path: Path) -> SigningKey:
         """A new key in a new PEM file that only its owner can read."""
         key = Ed25519PrivateKey.generate()
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        create_private(Path(path), pem.decode())
         return cls(key)
 
     @classmethod
@@ -45,8 +45,7 @@ class SigningKey:
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such key file; make one with `diffmark verdict key {path}`")
-        if path.stat().st_mode & 0o077:
-            raise PermissionError(f"{path}: others can read this key; chmod 600 it first")
+        check_private(path, "a signing key")
         try:
             key = load_pem_private_key(path.read_bytes(), None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:

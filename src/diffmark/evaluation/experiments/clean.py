@@ -9,7 +9,9 @@ from diffmark.evaluation.negatives import negatives
 from diffmark.evaluation.perception import quality
 from diffmark.metrics import bit_figures, detection_figures
 
-SEEN = 48  # pictures that figures of quality are of, at most: all of them take most of a second a picture
+MAX_COMPARED = (
+    48  # pictures that figures of quality are of, at most: all of them take most of a second a picture
+)
 
 
 def clean(harness: Harness) -> Iterator[Row]:
@@ -27,4 +29,4 @@ def clean(harness: Harness) -> Iterator[Row]:
         known = [p for r in (reading, against) if (p := r.p_values(method)) is not None]
         exact = (known[0], known[1]) if known else None
         row |= detection_figures(reading.scores, against.scores, exact, method.least_p)
-        yield row | quality(harness, method, specs[: min(found, SEEN)])
+        yield row | quality(harness, method, specs[: min(found, MAX_COMPARED)])

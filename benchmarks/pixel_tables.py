@@ -1,0 +1,156 @@
+"""Figures and tables of `pixel_robustness`, from its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from markdown_tables import table
+from pictures import Row
+from pixel_attacks import COMBINED, HARSH, KEPT, MOVED, ROUND_TRIPS, waves
+
+from diffmark.statistics import clopper_pearson, match_threshold
+
+FPR = 1e-6  # at which a picture counts as marked
+SIDE = 512  # pixels of a picture, where a row says nothing else
+RIVALS = ("rivaGan", "dwtDctSvd", "dwtDct", "blindWatermark")
+RETIRED = ("sd", "sdxl", "sd3", "flux")  # codecs of release 0.1: rows that its revision made are still shown
+# Of the strength curve.
+CURVE = (
+    "JPEG 25",
+    "JPEG 10",
+    "rotation 27",
+    "crop to 0.5",
+    "crop 0.5, JPEG 75",
+    "crop to 0.25",
+    "blur 8",
+    "taesd",
+)
+# The figures of the pixel layer's design: (bit accuracy, share marked); what a row without one is asked is None.
+ASKED: dict[str, tuple[float, float | None]] = {
+    **dict.fromkeys(KEPT, (0.995, 1.0)),
+    **dict.fromkeys(MOVED, (0.98, 0.98)),
+    **dict.fromkeys(COMBINED, (0.95, 0.95)),
+    "JPEG 25": (0.98, 0.95),
+    "JPEG 10": (0.90, 0.95),
+    "noise 0.1": (0.98, 0.95),
+    "erasing 25%": (0.98, 0.95),
+    "crop to 0.25": (0.85, 0.8),
+    "blur 8": (0.95, 0.8),
+    "blur 20": (0.85, 0.8),
+    "taesdxl": (0.98, 0.9),
+    "taesd3": (0.98, 0.9),
+    "taef1": (0.98, 0.9),
+    "taesd": (0.85, 0.8),
+    "taesd twice": (0.75, None),
+}
+
+
+def summary(rows: list[Row]) -> dict[str, Any]:
+    """Visibility and cells of each method."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(group_name(row), []).append(row)
+    whole = {name: group for name, group in groups.items() if any(row["visibility"] for row in group)}
+    return {name: _figures(group) for name, group in sorted(whole.items(), key=place)}
+
+
+def group_name(row: Row) -> str:
+    if row["quality"] is not None:
+        return f"pixel, quality {row['quality']:g}"
+    return row["method"] if row["size"] == SIDE else f"{row['method']}, {row['size']} px"
+
+
+def place(group: tuple[str, Any]) -> tuple[int, str]:
+    """Its order in the tables."""
+    order = ["pixel", *RIVALS, *RETIRED]
+    return (order.index(group[0]) if group[0] in order else len(order)), group[0]
+
+
+def _figures(rows: list[Row]) -> dict[str, Any]:
+    visible, seen = {}, [row for row in rows if row["visibility"]]
+    for name, worst in (("ssimulacra2", 5), ("butteraugli_3", 95), ("psnr", 5)):
+        values = [row["visibility"][name] for row in seen]
+        visible[name] = {"mean": round(float(np.mean(values)), 3), f"percentile_{worst}": _at(values, worst)}
+    names = list(dict.fromkeys(name for row in rows for name in row["matches"]))
+    return {
+        "pictures": len(seen),
+        "bits": rows[0]["bits"],
+        "visibility": visible,
+        "cells": {name: cell([row for row in rows if name in row["matches"]], name) for name in names},
+    }
+
+
+def _at(values: list[float], percent: float) -> float:
+    return round(float(np.percentile(values, percent)), 3)
+
+
+def cell(rows: list[Row], attack: str) -> dict[str, Any]:
+    """Bit accuracy, share marked at FPR with its exact interval, number of pictures."""
+    bits = rows[0]["bits"]
+    matches = np.array([row["matches"][attack] for row in rows])
+    hits = int((matches >= match_threshold(bits, FPR)).sum())
+    low, high = clopper_pearson(hits, len(rows))
+    return {
+        "bit_accuracy": round(float(matches.mean()) / bits, 4),
+        "marked": round(hits / len(rows), 4),
+        "interval_95": [round(low, 4), round(high, 4)],
+        "n": len(rows),
+    }
+
+
+def visibility_table(found: dict[str, Any]) -> str:
+    names = ("ssimulacra2", "butteraugli_3", "psnr")
+    heads = ["SSIMULACRA2, mean / 5th percentile", "Butteraugli 3-norm, mean / 95th", "PSNR, mean / 5th"]
+    lines = []
+    for method, entry in found.items():
+        values = [
+            " / ".join(
+                f"{value:.1f}" if name != "butteraugli_3" else f"{value:.2f}"
+                for value in entry["visibility"][name].values()
+            )
+            for name in names
+        ]
+        lines.append([method, entry["bits"], entry["pictures"], *values])
+    return table(["mark", "bits", "pictures", *heads], lines)
+
+
+def attack_table(found: dict[str, Any], methods: list[str], wanted: list[str]) -> str:
+    """Bit accuracy and, in brackets, the share marked; the first column after the attack is what was asked."""
+    methods = [method for method in methods if method in found]
+    heads = [f"{method}{_counted(found[method]['cells'], wanted)}" for method in methods]
+    lines = []
+    for attack in wanted:
+        entries = [found[method]["cells"].get(attack) for method in methods]
+        if not any(entries):
+            continue
+        shown = [f"{e['bit_accuracy']:.3f} ({e['marked']:.2f})" if e else "" for e in entries]
+        lines.append([attack, _asked(attack), *shown])
+    return table(["after", "asked", *heads], lines) if lines else "Not measured yet."
+
+
+def _counted(cells: dict[str, Any], wanted: list[str]) -> str:
+    """How many pictures the cells of a column are of."""
+    counts = {cells[attack]["n"] for attack in wanted if attack in cells}
+    return f" (n = {'-'.join(map(str, sorted(counts)))})" if counts else ""
+
+
+def _asked(attack: str) -> str:
+    if attack not in ASKED:
+        return ""
+    accuracy, marked = ASKED[attack]
+    return f"{accuracy:g}" + ("" if marked is None else f" ({marked:g})")
+
+
+def tables(found: dict[str, Any]) -> dict[str, str]:
+    """What goes into the page, by the name of its place."""
+    main = ["pixel", *RIVALS, *RETIRED]
+    figures = [*KEPT, *MOVED, *COMBINED, *HARSH, *ROUND_TRIPS, "taesd twice"]
+    others = [name for name in found if name not in main]
+    return {
+        "pixel visibility": visibility_table(found),
+        "pixel robustness": attack_table(found, main, figures),
+        "pixel waves": attack_table(found, main, list(waves())),
+        "pixel sizes": attack_table(found, [n for n in others if "px" in n], [*KEPT, *MOVED]),
+        "pixel curve": attack_table(found, [n for n in others if "quality" in n], list(CURVE)),
+    }
