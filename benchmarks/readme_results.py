@@ -218,12 +218,12 @@ def fill_pipelines(text: str) -> str:
     """docs/pipelines.md with its tables of results."""
     import pipeline_tables
 
-    for name, table in (
+    for name, make in (
         ("marking_cost", pipeline_tables.cost_table),
         ("pipeline_mark", pipeline_tables.writer_table),
     ):
         document = json.loads((ROOT / "results" / f"{name}.json").read_text())
-        text = between(name.replace("_", " "), table(document), text)
+        text = between(name.replace("_", " "), make(document), text)
     return text
 
 
