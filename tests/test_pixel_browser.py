@@ -165,7 +165,9 @@ def test_a_view_is_kept_for_its_chroma_as_python_does(page):
     image = marked_in_chroma(scene(40, (640, 480)), PixelCodec()).rotate(20, Image.Resampling.BICUBIC)
     expected = PixelCodec().read(image)
     found = read(page, image, search=True)
-    assert found["bits"] == to_hex((expected.margins > 0).astype(np.uint8)) == SECRET
+    assert expected.view is not None
+    assert found["bits"] == to_hex((expected.margins > 0).astype(np.uint8))
+    assert bin(int(found["bits"], 16) ^ int(SECRET, 16)).count("1") <= 2  # chance is 32
     assert found["evidence"] == pytest.approx(expected.evidence, rel=0.02)
 
 
