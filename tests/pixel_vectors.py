@@ -21,6 +21,8 @@ from PIL import Image
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
 from diffmark.pixel.layout import Layout, PixelConfig
+from diffmark.pixel.tones import COUNT
+from diffmark.pixel.writer import Writer, add
 from diffmark.secret import to_hex
 from diffmark.server.verify_page import PUBLIC_PHRASE
 from diffmark.vista.paint import paint
@@ -87,6 +89,14 @@ def marked(image: Image.Image, codec: PixelCodec) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # small pictures: what was reached is in the vectors
         return codec.embed(image, SECRET).image
+
+
+def marked_in_chroma(image: Image.Image, codec: PixelCodec) -> Image.Image:
+    """A picture that carries the tones and, of its bits, those in chroma alone: what is left of a weak mark."""
+    bits = np.array([int(bit) for bit in f"{int(SECRET, 16):064b}"], np.uint8)
+    residual = Writer(codec.layout).fit(image, bits).residual
+    residual[0] = codec.layout.tones.waves(np.full(COUNT, 0.8), residual[0].shape)
+    return add(image, residual)
 
 
 def main() -> None:

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
+from pixel_vectors import marked_in_chroma
 
 from diffmark.images import ImageError
 from diffmark.pixel.codec import MarkWarning, PixelCodec
 from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey, as_key
 from diffmark.pixel.layout import PixelConfig, evidence, gains, margins
+from diffmark.pixel.reader import PROMISING_NATS
 from diffmark.pixel.search import View, undo
 from diffmark.pixel.spectrum import planes
 from diffmark.pixel.tones import APART, COUNT, HIGH, LOW
@@ -233,6 +235,14 @@ class TestReader:
     )  # fmt: skip
     def test_survives(self, codec: PixelCodec, marked: Image.Image, attack) -> None:  # type: ignore[no-untyped-def]
         assert wrong(codec, attack(marked)) <= 3
+
+    @pytest.mark.parametrize("change", [ImageOps.mirror, lambda image: image.crop((40, 30, 500, 480))])
+    def test_a_view_is_found_by_chroma_alone(self, codec: PixelCodec, change) -> None:  # type: ignore[no-untyped-def]
+        image = change(marked_in_chroma(scene(3), codec))
+        reading = codec.read(image)
+        assert reading.view is not None
+        assert evidence(reading.scores[:5]) < PROMISING_NATS  # luma says nothing
+        assert wrong(codec, image) <= 1
 
     def test_unmarked_says_nothing(self, codec: PixelCodec) -> None:
         for seed in range(4):

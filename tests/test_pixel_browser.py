@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
-from pixel_vectors import FIRST, FOLDER, OPERATOR, SECRET, marked, scene
+from pixel_vectors import FIRST, FOLDER, OPERATOR, SECRET, marked, marked_in_chroma, scene
 
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.search import View
@@ -159,6 +159,16 @@ def test_changed_pictures_are_found_in_the_view_that_python_finds(page, original
     assert found["evidence"] == pytest.approx(expected.evidence, rel=0.02)
     assert np.array(found["view"]["matrix"]) == pytest.approx(np.array(expected.view.matrix), abs=2e-3)
     assert np.array(found["view"]["offset"]) == pytest.approx(np.array(expected.view.offset), abs=2e-3)
+
+
+def test_a_view_is_kept_for_its_chroma_as_python_does(page):
+    image = marked_in_chroma(scene(40, (640, 480)), PixelCodec()).rotate(20, Image.Resampling.BICUBIC)
+    expected = PixelCodec().read(image)
+    found = read(page, image, search=True)
+    assert expected.view is not None
+    assert found["bits"] == to_hex((expected.margins > 0).astype(np.uint8))
+    assert bin(int(found["bits"], 16) ^ int(SECRET, 16)).count("1") <= 2  # chance is 32
+    assert found["evidence"] == pytest.approx(expected.evidence, rel=0.02)
 
 
 def test_a_large_picture_that_was_turned_and_cropped_is_found(page):

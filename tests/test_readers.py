@@ -140,6 +140,13 @@ def test_every_frame_of_an_animation_is_marked(tmp_path, capsys, suffix, scene):
     assert "cannot hold an animation" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_large_file_is_refused_without_a_warning_of_pillows(tmp_path, capsys):
+    Image.new("1", (12000, 9000)).save(tmp_path / "huge.png")
+    assert run("embed", tmp_path / "huge.png", "--out", tmp_path / "out.png", "--secret", SECRET) == 2
+    assert "more than the limit of 100,000,000 pixels" in capsys.readouterr().out
+
+
 def run(*arguments) -> int:
     import sys
     from unittest import mock

@@ -109,9 +109,7 @@ def read_image(value: ImageLike, max_pixels: int = MAX_PIXELS) -> Picture:
 def _read_file(file: Any, source: str, max_pixels: int) -> Picture:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # Pillow warns about metadata; its bomb warning is our own limit's job
+            warnings.simplefilter("ignore")  # Pillow warns about metadata
             with open_image(file) as image:
                 return _normalise(image, source, max_pixels)
     except (ImageError, MemoryError):
@@ -128,7 +126,9 @@ def _read_file(file: Any, source: str, max_pixels: int) -> Picture:
 def open_image(file: Any) -> ImageFile.ImageFile:
     """PIL's image of a path or stream, of our formats only; its pixels are not loaded yet."""
     Image.init()
-    return Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit's job
+        return Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN])
 
 
 def _from_array(array: np.ndarray, source: str, max_pixels: int) -> Picture:

@@ -25,7 +25,7 @@ AMPLITUDES = (0.3, 3.0)  # least and largest of a bit
 
 # Of tones, in root mean powers of what lies around them.
 TONE_SCORES = {PLAIN: 3.3, SHRUNK: 2.05, CROPPED: 1.95}
-MAX_TONE = 1.4  # rms of the tones over that of the bits
+MAX_TONE = 2.0  # rms of the tones over that of the bits
 MAX_RAISE = 1.6  # of all tones, for the shrunk and the cropped copy
 MIN_AMPLITUDE, MAX_AMPLITUDE = 0.02, 4.0
 

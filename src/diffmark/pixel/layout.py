@@ -77,17 +77,19 @@ class Layout:
     ) -> NDArray[np.float64]:
         """Scores of every band and bit of a frame (3, 512, 512), (K, L); `white` is its whitened luma, if known."""
         white = whiten(frame[0], present) if white is None else white
-        return self.frame_scores(white, np.stack([_centred(plane, present) for plane in frame[1:]]))
+        return self.frame_scores(white, centred(frame[1:], present))
 
     def frame_scores(self, white: Plane, chroma: NDArray[np.float32]) -> NDArray[np.float64]:
         """Scores of every band and bit of whitened luma and of chroma (2, H, W), at most of the frame's size."""
-        luma = self.white_scores(white)
-        if not self.reach(luma=False):
-            return luma
-        transforms = [lowest(plane, self.reach(luma=False)) for plane in chroma]
-        return np.concatenate(
-            [luma, [band.scores(transforms[band.plane - 1]) for band in self.bands if band.plane]]
-        )
+        return np.concatenate([self.white_scores(white), self.chroma_scores(chroma)])
+
+    def chroma_scores(self, chroma: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Scores of the chroma bands of centred planes (2, H, W), of the frame's size or less."""
+        reach = self.reach(luma=False)
+        if not reach:
+            return np.zeros((0, self.config.length))
+        transforms = [lowest(plane, reach) for plane in chroma]
+        return np.stack([band.scores(transforms[band.plane - 1]) for band in self.bands if band.plane])
 
     def luma_scores(self, luma: Plane, present: Plane | None = None) -> NDArray[np.float64]:
         """Scores of the luma bands alone."""
@@ -103,6 +105,11 @@ class Layout:
 def layout_of(config: PixelConfig, key: OperatorKey) -> Layout:
     """The layout of a config under a key: its patterns are derived once in a process, not once a codec."""
     return Layout(config, key)
+
+
+def centred(planes: NDArray[np.float32], present: Plane | None = None) -> NDArray[np.float32]:
+    """Planes (C, H, W) of mean 0 where they are present, and 0 elsewhere."""
+    return np.stack([_centred(plane, present) for plane in planes])
 
 
 def _centred(plane: Plane, present: Plane | None) -> Plane:

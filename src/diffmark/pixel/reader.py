@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from diffmark.pixel.layout import Layout, evidence, margins, to_frame
+from diffmark.pixel.layout import Layout, centred, evidence, margins, to_frame
 from diffmark.pixel.search import Matrix, Vector, View, hill_climb, undo, views
 from diffmark.pixel.spectrum import FRAME, WINDOW, Plane, resample, scaled, whiten
 
 CLEAR_NATS = 60.0  # evidence at which a plain read is taken as it is
 FOUND_NATS = 20.0  # evidence at which a view is taken for found
-PROMISING_NATS = 6.0  # evidence of the luma bands at which a view is worth refining
+PROMISING_NATS = 6.0  # evidence of the luma bands, or of the others, at which a view is worth reading
+CHROMA_SIDE = 128  # pixels a side that show all of the chroma bands
 REFINE_ROUNDS = 3
 
 
@@ -60,16 +61,26 @@ def glance(luma: Plane, layout: Layout) -> Reading:
 
 
 def _refined(planes: NDArray[np.float32], layout: Layout, view: View) -> Reading | None:
-    """The reading in a view after hill climbing on the evidence of its luma bands; None where they have little."""
+    """The reading in a view after hill climbing on the evidence of its luma bands; None where no band has much.
+
+    Crops of large pictures may keep chroma alone, which is coarse and needs no hill climbing.
+    """
 
     def value(matrix: Matrix, offset: Vector) -> float:
         frame, present = undo(planes[:1], View.of(matrix, offset))
         return evidence(layout.luma_scores(frame[0], present))
 
     matrix, offset = np.array(view.matrix), np.array(view.offset)
-    if value(matrix, offset) < PROMISING_NATS:
+    if value(matrix, offset) >= PROMISING_NATS:
+        _, matrix, offset = hill_climb(value, matrix, offset, REFINE_ROUNDS, step=0.5)
+        view = View.of(matrix, offset)
+    elif _chroma_evidence(planes, layout, view) < PROMISING_NATS:
         return None
-    _, matrix, offset = hill_climb(value, matrix, offset, REFINE_ROUNDS, step=0.5)
-    view = View.of(matrix, offset)
     frame, present = undo(planes, view)
     return Reading(layout.scores(frame, present), view)
+
+
+def _chroma_evidence(planes: NDArray[np.float32], layout: Layout, view: View) -> float:
+    """Evidence of the chroma bands in a view."""
+    chroma, present = undo(planes[1:], view, CHROMA_SIDE)
+    return evidence(layout.chroma_scores(centred(chroma, present)))

@@ -251,23 +251,23 @@ class Coherence:
         return float((values * turn).real.sum())
 
 
-def undo(planes: NDArray[np.float32], view: View) -> tuple[NDArray[np.float32], Plane]:
-    """Received planes (3, H, W) looked up at the marked frame, (3, 512, 512), and where they are present."""
+def undo(planes: NDArray[np.float32], view: View, side: int = FRAME) -> tuple[NDArray[np.float32], Plane]:
+    """Received planes (C, H, W) looked up at the marked frame, (C, side, side), and where they are present."""
     _, height, width = planes.shape
     unit = math.sqrt(height * width)
-    matrix, offset = np.array(view.matrix) * unit / FRAME, np.array(view.offset) * unit
-    centre = np.array([width / 2, height / 2]) + offset - matrix @ np.array([FRAME / 2, FRAME / 2])
+    matrix, offset = np.array(view.matrix) * unit / side, np.array(view.offset) * unit
+    centre = np.array([width / 2, height / 2]) + offset - matrix @ np.array([side / 2, side / 2])
     data = (*matrix[0], centre[0], *matrix[1], centre[1])
     shrink = math.sqrt(abs(float(np.linalg.det(matrix))))
-    if shrink > 1.5:  # the received picture is larger than the frame: shrink it first, without aliasing
+    if shrink > 1.5:  # the received picture is larger than what is asked: shrink it first, without aliasing
         factor = 1 / shrink
         size = (max(8, round(height * factor)), max(8, round(width * factor)))
-        return undo(np.stack([resample(plane, size) for plane in planes]), view)
+        return undo(np.stack([resample(plane, size) for plane in planes]), view, side)
     found = np.stack(
         [
             np.asarray(
                 Image.fromarray(plane).transform(
-                    (FRAME, FRAME), Image.Transform.AFFINE, data, Image.Resampling.BICUBIC, fillcolor=ABSENT
+                    (side, side), Image.Transform.AFFINE, data, Image.Resampling.BICUBIC, fillcolor=ABSENT
                 )
             )
             for plane in planes

@@ -42,7 +42,7 @@ NAMES: dict[ModuleType, str] = {
         "SIZE ANGLES STEP MIN_SCALE MAX_SCALE LOCAL PEAK ASPECTS CANDIDATES MIN_PEAK POSITIONS TURN_STEP "
         "SCALE_STEP SHIFT_STEP BLOCK SHRINK"
     ),
-    reader: "CLEAR_NATS FOUND_NATS PROMISING_NATS REFINE_ROUNDS",
+    reader: "CHROMA_SIDE CLEAR_NATS FOUND_NATS PROMISING_NATS REFINE_ROUNDS",
     codec: "MIN_SIDE MAX_PIXELS",
 }  # what the reader in JavaScript needs of each module
 MORE: dict[ModuleType, dict[str, Any]] = {

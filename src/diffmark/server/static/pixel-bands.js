@@ -1,6 +1,6 @@
 // Bands of the cosine transform and what they say of each bit, as in diffmark/pixel/spectrum.py and layout.py.
 
-import { LAYOUT, SPECTRUM } from "./pixel-constants.js";
+import { LAYOUT, READER, SPECTRUM } from "./pixel-constants.js";
 import { Cosine } from "./pixel-fourier.js";
 import { resample, whiten } from "./pixel-planes.js";
 
@@ -11,6 +11,8 @@ const RINGS = Math.ceil(FRAME / RING);
 
 // Coefficients a side that the bands need, of FRAME.
 export const KEPT = Math.min(FRAME, 2 * Math.ceil(Math.max(...LAYOUT.BANDS.map((band) => band.high))));
+
+const LOWEST = 2 * Math.ceil(Math.max(...LAYOUT.BANDS.filter((band) => band.plane).map((band) => band.high)));
 
 // Cycles a frame of a coefficient. Squares of halves are exact, so that both ends of a band are.
 function radius(column, row) {
@@ -85,12 +87,28 @@ export class Layout {
   constructor(key) {
     this.bands = LAYOUT.BANDS.map((band) => new Band(band, LAYOUT.LENGTH, key));
     this.cosine = new Cosine(FRAME, KEPT);
+    this.coarse = new Cosine(READER.CHROMA_SIDE, LOWEST);
   }
 
   scores(frame, present = null) {
     const transforms = frame.slice(1).map((plane) => this.cosine.run(centred(plane, present)));
-    const chroma = this.bands.filter((band) => band.plane).map((band) => band.scores(transforms[band.plane - 1]));
-    return [...this.lumaScores(frame[0], present), ...chroma];
+    return [...this.lumaScores(frame[0], present), ...this.#chroma(transforms)];
+  }
+
+  // Scores of the chroma bands alone, of two planes of CHROMA_SIDE x CHROMA_SIDE.
+  chromaScores(chroma, present) {
+    return this.#chroma(chroma.map((plane) => {
+      const transform = new Float64Array(LOWEST * KEPT);
+      const found = this.coarse.run(centred(plane, present));
+      for (let row = 0; row < LOWEST; row++) {
+        transform.set(found.subarray(row * LOWEST, (row + 1) * LOWEST), row * KEPT);
+      }
+      return transform;
+    }));
+  }
+
+  #chroma(transforms) {
+    return this.bands.filter((band) => band.plane).map((band) => band.scores(transforms[band.plane - 1]));
   }
 
   lumaScores(luma, present = null) {

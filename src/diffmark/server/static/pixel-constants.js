@@ -53,6 +53,7 @@ export const SEARCH = {
 };
 
 export const READER = {
+  CHROMA_SIDE: 128,
   CLEAR_NATS: 60.0,
   FOUND_NATS: 20.0,
   PROMISING_NATS: 6.0,

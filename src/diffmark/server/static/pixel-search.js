@@ -355,20 +355,20 @@ function takePosition(total) {
 // --- views ---
 
 // Received planes looked up at the marked frame, and where they are present.
-export function undo(planes, { matrix, offset }) {
+export function undo(planes, { matrix, offset }, side = FRAME) {
   const { width, height } = planes[0];
   const unit = Math.sqrt(width * height);
-  const toPixels = scaled(matrix, unit / FRAME);
+  const toPixels = scaled(matrix, unit / side);
   const shrink = Math.sqrt(Math.abs(determinant(toPixels)));
-  if (shrink > 1.5) { // the received picture is larger than the frame: shrink it first, without aliasing
-    const [rows, columns] = [height, width].map((side) => Math.max(8, round(side / shrink)));
-    return undo(planes.map((plane) => resample(plane, columns, rows)), { matrix, offset });
+  if (shrink > 1.5) { // the received picture is larger than what is asked: shrink it first, without aliasing
+    const [rows, columns] = [height, width].map((length) => Math.max(8, round(length / shrink)));
+    return undo(planes.map((plane) => resample(plane, columns, rows)), { matrix, offset }, side);
   }
-  const middle = apply(toPixels, [FRAME / 2, FRAME / 2]);
+  const middle = apply(toPixels, [side / 2, side / 2]);
   const [[a, b], [c, d]] = toPixels;
   const x = width / 2 + offset[0] * unit - middle[0];
   const y = height / 2 + offset[1] * unit - middle[1];
-  return lookUp(planes, FRAME, [a, b, x, c, d, y]);
+  return lookUp(planes, side, [a, b, x, c, d, y]);
 }
 
 const MOVES = [

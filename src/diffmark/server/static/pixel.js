@@ -7,7 +7,7 @@ import { OperatorKey } from "./pixel-keys.js";
 import { isFlat, toPlanes } from "./pixel-planes.js";
 import { Tones, hillClimb, undo, views } from "./pixel-search.js";
 
-const { CLEAR_NATS, FOUND_NATS, PROMISING_NATS, REFINE_ROUNDS } = READER;
+const { CHROMA_SIDE, CLEAR_NATS, FOUND_NATS, PROMISING_NATS, REFINE_ROUNDS } = READER;
 
 export class PixelReader {
   // `key` is 64 hex digits, or null for the public key.
@@ -41,14 +41,19 @@ export class PixelReader {
     return best;
   }
 
-  // The reading in a view, after hill climbing on the evidence of its luma bands; null where they have little.
+  // The reading in a view, after hill climbing on the evidence of its luma bands; null where no band has much.
   #refined(planes, view) {
     const value = (matrix, offset) => {
       const { planes: [luma], present } = undo(planes.slice(0, 1), { matrix, offset });
       return evidence(this.layout.lumaScores(luma, present));
     };
-    if (value(view.matrix, view.offset) < PROMISING_NATS) return null;
-    const { matrix, offset } = hillClimb(value, view, REFINE_ROUNDS, 0.5);
+    let { matrix, offset } = view;
+    if (value(matrix, offset) >= PROMISING_NATS) {
+      ({ matrix, offset } = hillClimb(value, view, REFINE_ROUNDS, 0.5));
+    } else {
+      const { planes: chroma, present } = undo(planes.slice(1), view, CHROMA_SIDE);
+      if (evidence(this.layout.chromaScores(chroma, present)) < PROMISING_NATS) return null;
+    }
     const { planes: frame, present } = undo(planes, { matrix, offset });
     return { scores: this.layout.scores(frame, present), view: { matrix, offset } };
   }
