@@ -89,6 +89,26 @@ def test_tones_are_located_and_notched(load):
     assert after.mean() < 0.5 * before.mean()
 
 
+def test_peaks_are_levelled_and_the_rest_is_left(load):
+    tones = load("tones")
+    truth = FIRST.layout.tones
+    rng = np.random.default_rng(1)
+    luma = 128 + rng.normal(0, 12, (512, 512)) + truth.waves(np.full(len(truth.phases), 1.0))
+    image = Image.fromarray(luma.clip(0, 255).astype(np.uint8)).convert("RGB")
+    after = tones.levelled(image, 4.0)
+    response = [np.abs(truth.responses(load("spectra").frame_of(one)[0])).mean() for one in (image, after)]
+    assert response[1] < 0.7 * response[0]
+    assert np.abs(np.asarray(after, float) - np.asarray(image)).mean() < 3
+
+
+def test_a_bend_moves_places_as_far_as_it_says(load):
+    tones = load("tones")
+    y, x = np.indices((256, 320))
+    ramp = np.stack([x / 2, y / 2, x / 2], axis=2).astype(np.uint8)
+    moved = np.asarray(tones.bent(Image.fromarray(ramp), 6.0), float) - ramp
+    assert np.sqrt(np.mean((2 * moved[..., :2]) ** 2, axis=(0, 1)).sum()) == pytest.approx(6, rel=0.1)
+
+
 def test_an_oracle_ends_where_the_detector_passes(load, cover):
     oracle = load("oracle")
     start = np.asarray(cover, float)
