@@ -1,11 +1,12 @@
 """The generation layer under attack, on the codec that ships: removal, forgery, collusion, privacy.
 
     python benchmarks/security_generation.py --folder RUN
+    python benchmarks/security_generation.py --folder RUN --codec NAME --victims 6 --tuning 3 --pool 30
     python benchmarks/security_generation.py --folder RUN --report
 
 The codec's networks are public; the operator's key permutes and masks the bits that they carry. Attackers have the
 model, its autoencoder and the codec, or only marked pictures. Strengths are chosen on prompts of the tune part and
-reported on others. The experiments are in `security/generation.py`. A stop loses nothing; another codec needs an
+reported on others. The second command is with few pictures. The experiments are in `security/generation.py`. A stop loses nothing; another codec needs an
 empty folder, and its digest is in the result. `--report` writes results/security/generation.json and the tables.
 """
 

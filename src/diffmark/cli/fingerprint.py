@@ -94,7 +94,7 @@ def look_up(registry: Registry, images: Iterable[Path | str], reason: str) -> di
 
 
 def compare(registry: Registry, named: dict[str, str]) -> dict[str, int]:
-    """Bits by which images differ from the picture that the key named for each was written into, if one is known."""
+    """Bits by which images differ from the picture that their key was written into; those of which one is known."""
     from diffmark.registry.fingerprints import Fingerprints
 
     kept = Fingerprints(registry)

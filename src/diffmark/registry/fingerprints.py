@@ -1,6 +1,6 @@
 """Fingerprints of marked images, kept beside the keys: what is asked when a picture's mark is not read.
 
-And when it is read: a mark can be copied to another picture, and that one does not look like the one it was made for.
+And when it is read: a mark can be copied to another picture, which does not look like the one it was made for.
 
 A fingerprint is four words of 64 bits. Those that differ in at most t bits agree in one word up to t / 4 bits, so
 the exact search for keys finds the candidates, word by word, and they are then compared as a whole.
@@ -43,7 +43,9 @@ class Match:
 def compared(distance: int) -> str:
     """For people: what a distance says of the picture that a key was read in."""
     if distance <= THRESHOLD:
-        return f"the picture looks like the one that this key was written into ({distance} of 256 bits differ)"
+        return (
+            f"the picture looks like the one that this key was written into ({distance} of 256 bits differ)"
+        )
     return (
         f"the picture does not look like the one that this key was written into ({distance} of 256 bits differ): "
         "cropped, rotated or changed since, or a mark copied to another picture"
