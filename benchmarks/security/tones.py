@@ -16,7 +16,7 @@ from scipy.ndimage import gaussian_filter, map_coordinates, uniform_filter
 from diffmark.pixel.spectrum import FRAME, whiten
 from diffmark.pixel.tones import COUNT, HIGH, LOW
 from diffmark.pixel.writer import add
-from security.lab import FRESH, MANY, SEED, Lab, Victim
+from security.lab import FRESH, MANY, SEED, Finish, Lab, Victim
 from security.measuring import Row, Tasks
 from security.spectra import frame_of
 
@@ -24,6 +24,7 @@ ROTATION = 7.0  # degrees
 NOTCH = 1.2  # cycles: width of the notch at a tone
 LEVELS = (8.0, 6.0, 4.0, 3.0, 2.0)  # powers over their neighbourhood that waves are brought down to
 AROUND = 25  # bins a side of that neighbourhood
+UPRIGHT = 10  # pictures seen, of the row without rotation
 BENDS = (0.5, 1.0, 2.0)  # pixels RMS that places are moved by
 SMOOTH = 64.0  # pixels: deviation of the field's Gaussian
 
@@ -40,6 +41,8 @@ def tasks(lab: Lab) -> Tasks:
             lab.removal, lambda victim, most: levelled(victim.marked, most), strengths=LEVELS, finish=turned
         ),
     )
+    if lab.pool_size >= UPRIGHT:
+        yield f"tones of {UPRIGHT} notched, upright", partial(_notch, lab, FRESH, UPRIGHT, None)
     for pixels in BENDS:
         yield (
             f"bent by {pixels:g} pixels",
@@ -65,7 +68,7 @@ def bent(image: Image.Image, pixels: float) -> Image.Image:
     return Image.fromarray(np.clip(np.rint(np.stack(planes, axis=2)), 0, 255).astype(np.uint8))
 
 
-def _notch(lab: Lab, kind: str, count: int) -> Row:
+def _notch(lab: Lab, kind: str, count: int, finish: Finish | None = turned) -> Row:
     images = lab.pool_images(kind, count)
     frequencies = located(np.mean([spectrum(image) for image in images], axis=0))
     true = lab.private.layout.tones.frequencies
@@ -74,7 +77,7 @@ def _notch(lab: Lab, kind: str, count: int) -> Row:
     def attack(victim: Victim, _: float) -> Image.Image:
         return notched(victim.marked, frequencies)
 
-    row = lab.removal(attack, finish=turned)
+    row = lab.removal(attack, finish=finish)
     return row | {"seen": count, "tones_found": int(np.sum(near)), "tones": len(true)}
 
 
