@@ -15,7 +15,7 @@ from markdown_tables import between
 from tqdm import tqdm
 
 from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
-from diffmark.provenance import code_digest, revision
+from diffmark.provenance import code_digest, provenance, revision
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 EVERY, TEST = 3, 2  # of the sorted files of a folder those with index % EVERY == TEST are reported on
@@ -80,6 +80,12 @@ class Run:
             path.write_text(json.dumps({**self._now, "revision": revision()}, indent=2) + "\n")
         self._begun = json.loads(path.read_text())
         self.revision, self.code = self._begun["revision"], self._begun["pixel_code"]
+
+    def head(self, command: str, config: Row, whole: bool) -> None:
+        """What the result's JSON begins with: the last command that was for all rows."""
+        path = self.folder / "head.json"
+        if whole or not path.exists():
+            path.write_text(json.dumps(provenance(command, config)))
 
     def rows(self) -> list[Row]:
         """All whole rows; a last line that was cut by a stop is left out."""

@@ -1,12 +1,14 @@
 """The generation layer under attack, on the codec that ships: removal, forgery, collusion, privacy.
 
     python benchmarks/security_generation.py --folder RUN
+    python benchmarks/security_generation.py --folder RUN --codec NAME --victims 6 --tuning 3 --pool 30
     python benchmarks/security_generation.py --folder RUN --report
 
 The codec's networks are public; the operator's key permutes and masks the bits that they carry. Attackers have the
 model, its autoencoder and the codec, or only marked pictures. Strengths are chosen on prompts of the tune part and
-reported on others. The experiments are in `security/generation.py`. A stop loses nothing; another codec needs an
-empty folder, and its digest is in the result. `--report` writes results/security/generation.json and the tables.
+reported on others; the second command is with few pictures. The experiments are in `security/generation.py`. A stop
+loses nothing; another codec needs an empty folder, and its digest is in the result. `--report` writes
+results/security/generation.json and the tables.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import pictures
 pictures.one_thread()
 
 import argparse  # noqa: E402
-import json  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import security_tables  # noqa: E402
@@ -24,7 +25,7 @@ from pictures import Run  # noqa: E402
 from security.generation import SEED, Studio, tasks  # noqa: E402
 
 from diffmark.latent.files import find_codec, read_config  # noqa: E402
-from diffmark.provenance import command_line, provenance  # noqa: E402
+from diffmark.provenance import command_line  # noqa: E402
 
 MODULES = ("latent/codec", "latent/lean", "keys/bits", "mark/context")
 
@@ -50,7 +51,7 @@ def main() -> None:
     weights = read_config(find_codec(given.codec))["sha256"]
     config = {name: getattr(given, name) for name in names} | {"seed": SEED, "weights": weights}
     run = Run(given.folder, config, MODULES)
-    (given.folder / "head.json").write_text(json.dumps(provenance(command_line(), config)))
+    run.head(command_line(), config, whole=given.only == [""])
     sizes = (given.steps, given.victims, given.tuning, given.pool)
     run.extend_named(tasks(Studio(given.folder, given.codec, given.model, *sizes)), given.only)
 

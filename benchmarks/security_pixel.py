@@ -16,7 +16,6 @@ import pictures
 pictures.one_thread()
 
 import argparse  # noqa: E402
-import json  # noqa: E402
 from functools import partial  # noqa: E402
 from pathlib import Path  # noqa: E402
 
@@ -26,7 +25,7 @@ from security import collusion, forgery, oracle, privacy, seen, sets, tones, wit
 from security.lab import SEED, Lab  # noqa: E402
 from security.measuring import Tasks  # noqa: E402
 
-from diffmark.provenance import command_line, provenance  # noqa: E402
+from diffmark.provenance import command_line  # noqa: E402
 
 MODULES = (*pictures.WRITER, "detection/decision", "detection/pixel")
 
@@ -57,7 +56,7 @@ def main() -> None:
         return
     config = {"victims": given.victims, "tuning": given.tuning, "seed": SEED}
     run = Run(given.folder, config, MODULES)
-    (given.folder / "head.json").write_text(json.dumps(provenance(command_line(), config)))
+    run.head(command_line(), config, whole=given.only == [""])
     lab = Lab(given.pictures, given.folder, given.victims, given.tuning, given.pool)
     run.extend_named(tasks(lab), given.only)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,16 @@ def write(path: Path, document: dict[str, Any]) -> None:
 def report(name: str, folder: Path) -> None:
     """Write results/security/NAME.json from the rows of a run, and fill the pages."""
     head, run = (json.loads((folder / file).read_text()) for file in ("head.json", "run.json"))
-    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    rows = sorted((json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()), key=place)
     document = {**head, "revision": run["revision"], "pixel_code": run["pixel_code"]}
     write(RESULTS / f"{name}.json", {**document, "rows": [row for row in rows if STEP not in row["id"]]})
     fill_pages()
+
+
+def place(row: Row) -> tuple[bool, list[tuple[int, str]]]:
+    """Where a row stands, whenever it was made: by name, the numbers in it by size; the first is without attack."""
+    parts = re.findall(r"\d+|\D+", row["id"])
+    return not row["id"].startswith("none"), [(int(p), "") if p.isdigit() else (-1, p) for p in parts]
 
 
 def rows_of(name: str) -> list[Row]:

@@ -13,14 +13,17 @@ from PIL import Image, ImageOps
 from pixel_vectors import scene
 from typer.testing import CliRunner
 
+import diffmark
 from diffmark.cli import app
 from diffmark.detection.joint import open_detector
 from diffmark.fingerprint import THRESHOLD, fingerprint, fingerprints
 from diffmark.registry import NotPermitted, Registry, RegistryError
 from diffmark.registry.fingerprints import Fingerprints, nearest
+from diffmark.registry.operator_key import registry_ring
 from diffmark.server.app import create_app
 from diffmark.server.public import Public
 from diffmark.server.service import Service
+from diffmark.server.tokens import Token
 
 RESULT = Path(__file__).parents[1] / "results" / "fingerprint.json"
 
@@ -141,6 +144,40 @@ def test_marked_images_are_kept_and_found_when_their_mark_is_gone(tmp_path):
     done = run(app, ["identify", asked[0], "--codec", "pixel", "--fingerprints", *url])
     assert "looks like one of user-42" in done.stdout
     assert "the weaker basis" in done.stdout
+
+
+def test_a_mark_that_was_copied_to_another_picture_is_told(tmp_path):
+    url = ["--registry", f"sqlite:///{tmp_path / 'registry.db'}", "--actor", "root"]
+    run = CliRunner().invoke
+    scene(1, (400, 300)).save(tmp_path / "a.png")
+    scene(2, (400, 300)).save(tmp_path / "other.png")
+    marked, forged = tmp_path / "marked.png", tmp_path / "forged.png"
+    command = ["embed", str(tmp_path / "a.png"), "--out", str(marked), "--fingerprints", "--json", *url]
+    done = run(app, [*command, "--principal", "user-42"])
+    assert done.exit_code == 0, done.output
+    secret = json.loads(done.stdout)["secret"]
+    with Registry.open(url[1], actor="root") as registry:
+        codec = registry_ring(registry)
+        diffmark.embed(tmp_path / "other.png", secret, codec).image.save(forged)  # as good as a forger can be
+        kept = Fingerprints(registry)
+        assert kept.distance(marked, secret) <= 2
+        assert kept.distance(ImageOps.mirror(Image.open(marked)), secret) <= THRESHOLD
+        assert kept.distance(forged, secret) > 2 * THRESHOLD
+        assert kept.distance(forged, "0" * 16) is None
+        assert kept.distance(forged, registry.issue("user-43").hex) is None  # of which no picture was logged
+        service = Service(open_detector("pixel", key=codec), registry, fingerprints=kept)
+        token = Token(1, "root", "auditor", 0, 2**40, None)
+        notes = [service.examine(("x", p.read_bytes()), token, "", 1).found.notes for p in (marked, forged)]
+        service.close()
+    assert "looks like the one that this key was written into" in notes[0][-1]
+    assert "a mark copied to another picture" in notes[1][-1]
+    asked = ["identify", str(marked), str(forged), "--codec", "pixel", *url]
+    done = run(app, [*asked, "--fingerprints", "--json"])
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert first["verdict"]["principal"] == second["verdict"]["principal"] == "user-42"
+    assert first["bits_from_its_picture"] <= 2 < 2 * THRESHOLD < second["bits_from_its_picture"]
+    assert "a mark copied to another picture" in run(app, [*asked, "--fingerprints"]).stdout
+    assert "this key was written into" not in run(app, asked).stdout
 
 
 def test_the_public_verifier_names_it_the_weaker_basis(registry, tmp_path):

@@ -19,7 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutations import EXTREMES, originals
 
+from diffmark.bulk.sources import Shard, find
+from diffmark.bulk.sources import read as read_shard
 from diffmark.cli.identify import read_logits
+from diffmark.disclosure import declared_in, xmp
+from diffmark.disclosure.embedding import disclose
 from diffmark.images import ImageError, read_image
 from diffmark.keys.ring import parse
 from diffmark.latent.calibration import Calibration
@@ -57,13 +61,18 @@ CASES = {  # in `make test-slow`
     "codec config": 6_000,
     "calibrations": 2_000,
     "manifests": 2_000,
+    "declarations": 3_000,
+    "disclosures": 2_000,
+    "tars": 1_000,
+    "tables of pictures": 1_000,
 }
 FEW = 25
+DEEP = (b"[" * 5000, b'{"a":' * 5000, b"<a>" * 5000)  # nesting without end
 
 edit = st.tuples(
     st.integers(0, 5),
     st.floats(0, 1),
-    st.one_of(st.sampled_from(EXTREMES), st.binary(min_size=1, max_size=24)),
+    st.one_of(st.sampled_from((*EXTREMES, *DEEP)), st.binary(min_size=1, max_size=24)),
 )
 
 
@@ -80,7 +89,7 @@ def changed(sample: bytes, edits: list[tuple[int, float, bytes]]) -> bytes:
         elif kind == 3:
             data = data[:place]
         elif kind == 4:
-            data[place:place] = data[place : place + 20] * len(piece)
+            data[place:place] = data[place : place + 20] * min(len(piece), 24)
         elif len(data):
             data[min(place, len(data) - 1)] ^= piece[0]
     return bytes(data)
@@ -113,6 +122,37 @@ def npy() -> bytes:
     return buffer.getvalue()
 
 
+@cache
+def tars() -> tuple[bytes, ...]:
+    """A tar with a picture in it, plain and packed."""
+    import io
+    import tarfile
+
+    found = []
+    for mode in ("w", "w:gz"):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode=mode) as tar:
+            member = tarfile.TarInfo("a/b.png")
+            member.size = len(originals()["PNG"])
+            tar.addfile(member, io.BytesIO(originals()["PNG"]))
+        found.append(buffer.getvalue())
+    return tuple(found)
+
+
+@cache
+def picture_table() -> bytes:
+    """A Parquet file of pictures."""
+    import io
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"image": [originals()["PNG"], b"", None]}), buffer)
+    return buffer.getvalue()
+
+
+FIELDS = xmp.Fields("trainedAlgorithmicMedia", "Example AI", "DiffMark", "1", aigc={"Label": "1"})
 SIGNING = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(32)))  # the same cases in every run
 PUBLIC = PublicKeys(SIGNING.public)
 SIGNED = jws.sign({"a": 1, "b": ["x"]}, SIGNING).encode()
@@ -227,6 +267,32 @@ def manifests(data: bytes, folder) -> None:
             call()
 
 
+def declarations(data: bytes, folder) -> None:
+    declared_in(data)
+    xmp.read(data)
+    assert xmp.read(xmp.write(FIELDS, data)) == FIELDS  # whatever was there before
+
+
+def disclosures(data: bytes, folder) -> None:
+    file = folder / "x"
+    file.write_bytes(data)
+    disclose(file, FIELDS)
+
+
+def tar(data: bytes, folder) -> None:
+    for name in ("x.tar", "x.tgz"):
+        file = folder / name
+        file.write_bytes(data)
+        list(read_shard(Shard("tar", (str(file),))))
+
+
+def tables(data: bytes, folder) -> None:
+    file = folder / "x.parquet"
+    file.write_bytes(data)
+    for shard in find(str(file), "image")[0]:
+        list(read_shard(shard))
+
+
 PARSERS: dict[str, tuple[Callable[..., None], st.SearchStrategy[bytes]]] = {
     "images": (images, damaged(*originals().values())),
     "metadata": (metadata, damaged(*originals().values())),
@@ -250,6 +316,10 @@ PARSERS: dict[str, tuple[Callable[..., None], st.SearchStrategy[bytes]]] = {
         damaged(json.dumps(Calibration.measure(np.arange(30.0)).to_dict()).encode()),
     ),
     "manifests": (manifests, damaged(originals()["PNG"], b"\0\0\0\x20jumb\0\0\0\x18jumdc2pa" + bytes(16))),
+    "declarations": (declarations, damaged(xmp.write(FIELDS))),
+    "disclosures": (disclosures, damaged(*(originals()[name] for name in ("PNG", "JPEG", "WEBP")))),
+    "tars": (tar, damaged(*tars())),
+    "tables of pictures": (tables, damaged(picture_table())),
 }
 
 
@@ -298,3 +368,39 @@ def test_a_hundred_thousand_damaged_inputs_are_read_or_refused(name, tmp_path):
 def test_an_image_that_is_refused_names_its_source():
     with pytest.raises(ImageError, match="bytes"):
         read_image(b"nothing")
+
+
+DEEPEST = "[" * 200_000
+
+
+def test_json_that_is_nested_without_end_is_no_declaration_and_no_verdict(tmp_path):
+    """The parser of JSON gives up with an error of its own kind, which was a 500 of the public verifier."""
+    assert xmp.read_aigc(DEEPEST) is None
+    assert xmp.read_aigc(json.dumps({"Label": "1", "ProduceID": [[1]]})) == {"Label": "1"}
+    with pytest.raises(ValueError, match="not a signed verdict"):
+        jws.verify('{"protected":' + DEEPEST[:5000], PUBLIC)
+    (tmp_path / "keys.json").write_text('{"keys":' + DEEPEST)
+    with pytest.raises(ValueError, match="neither a JWK set"):
+        PublicKeys.from_file(tmp_path / "keys.json")
+
+
+def test_xmp_that_is_nested_without_end_is_not_kept():
+    packet = xmp.write(FIELDS).replace(b"</rdf:RDF>", b"<a>" * 50_000 + b"</a>" * 50_000 + b"</rdf:RDF>")
+    assert xmp.read(packet) == xmp.Fields()
+    assert xmp.read(xmp.write(FIELDS, packet)) == FIELDS
+
+
+def test_no_more_of_an_archive_is_unpacked_than_a_picture_may_have(monkeypatch):
+    import io
+    import zipfile
+
+    from diffmark.integrations import pictures
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.png", bytes(50_000))
+    monkeypatch.setattr(pictures, "LARGEST", 50_000)
+    assert pictures.mark_archive(buffer.getvalue(), lambda data: data)
+    monkeypatch.setattr(pictures, "LARGEST", 49_999)
+    with pytest.raises(ImageError, match="49,999 bytes"):
+        pictures.mark_archive(buffer.getvalue(), lambda data: data)

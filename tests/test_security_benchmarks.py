@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import tiny_codec
 from PIL import Image
 
+from diffmark.latent.injection import Injection
 from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.keys import OperatorKey
 
@@ -89,6 +91,26 @@ def test_tones_are_located_and_notched(load):
     assert after.mean() < 0.5 * before.mean()
 
 
+def test_peaks_are_levelled_and_the_rest_is_left(load):
+    tones = load("tones")
+    truth = FIRST.layout.tones
+    rng = np.random.default_rng(1)
+    luma = 128 + rng.normal(0, 12, (512, 512)) + truth.waves(np.full(len(truth.phases), 1.0))
+    image = Image.fromarray(luma.clip(0, 255).astype(np.uint8)).convert("RGB")
+    after = tones.levelled(image, 4.0)
+    response = [np.abs(truth.responses(load("spectra").frame_of(one)[0])).mean() for one in (image, after)]
+    assert response[1] < 0.7 * response[0]
+    assert np.abs(np.asarray(after, float) - np.asarray(image)).mean() < 3
+
+
+def test_a_bend_moves_places_as_far_as_it_says(load):
+    tones = load("tones")
+    y, x = np.indices((256, 320))
+    ramp = np.stack([x / 2, y / 2, x / 2], axis=2).astype(np.uint8)
+    moved = np.asarray(tones.bent(Image.fromarray(ramp), 6.0), float) - ramp
+    assert np.sqrt(np.mean((2 * moved[..., :2]) ** 2, axis=(0, 1)).sum()) == pytest.approx(6, rel=0.1)
+
+
 def test_an_oracle_ends_where_the_detector_passes(load, cover):
     oracle = load("oracle")
     start = np.asarray(cover, float)
@@ -126,6 +148,38 @@ def test_rates_have_exact_intervals_and_names_need_more_than_a_find(load):
     assert not measuring.named(weak, SECRET)
     assert measuring.p_of(weak, SECRET[None]) < 1e-3
     assert measuring.p_of(weak, SECRET[None], 16) > measuring.p_of(weak, SECRET[None])
+
+
+def test_every_row_of_the_generation_layer_can_be_made_with_any_codec(
+    load, model_folder, tmp_path, monkeypatch
+):
+    generation, collusion = load("generation"), load("collusion")
+    codec = tiny_codec(injection=Injection("late", start=0.8, end=0.3))
+    codec.save_pretrained(tmp_path / "codec")
+    monkeypatch.setattr(generation, "COLLUDERS", (2,))
+    monkeypatch.setattr(generation, "STEPS_PGD", 2)
+    for name in ("STRENGTHS", "OVERDONE", "EPSILONS"):
+        monkeypatch.setattr(generation, name, getattr(generation, name)[:2])
+    monkeypatch.setattr(collusion, "INNOCENT", 10)
+    monkeypatch.setattr(generation, "OF_FRESH", (3,))
+    monkeypatch.setattr(generation, "OF_ONE", (1, 3))
+    for name in ("measuring", "generation"):
+        monkeypatch.setattr(load(name), "ssimulacra2", lambda *pair: 80.0)  # 64 pixels are too few for it
+    studio = generation.Studio(tmp_path, str(tmp_path / "codec"), str(model_folder), 1, 3, 2, 3)
+    rows = {name: make() for name, make in generation.tasks(studio)}
+    assert {"none", "gradient on the margins with the codec", "collusion of 2, fresh secrets"} <= rows.keys()
+    assert {f"mean latents of {count}, one secret" for count in (1, 3)} <= rows.keys()
+    for name, row in rows.items():
+        if "found" in row:
+            assert row["images"] == 3, name
+            assert 0 <= row["found"]["rate"] <= 1
+    word = rows["privacy: the word, without the operator's key"]
+    assert word["bits_read_right_without_a_key"]["rate"] < 0.75
+    assert "seen_to_be_marked_at_all" not in word  # this codec has no calibration
+    made = len(list((tmp_path / "made").glob("test-*")))
+    assert made == 3 * 3 + 2 * (
+        3 + 3 - 1
+    )  # unmarked, both kinds; copies of two accounts, whose first are the same
 
 
 def test_the_pages_say_what_the_results_say(load, tmp_path):

@@ -165,18 +165,20 @@ class Lab:
         """An attack on victims, its strength chosen on others; `finish` comes last and is no damage."""
         codec = self.public if public else self.private
 
-        def tried(strength: float) -> tuple[float, float]:
-            victims = self.victims("tune", public, one_secret)
+        def made(part: str, strength: float) -> tuple[Row, list[Victim], list[Image.Image]]:
+            victims = self.victims(part, public, one_secret)
             images = [attack(victim, strength) for victim in victims]
-            row = self.read(codec, images, np.stack([victim.secret for victim in victims]))
+            arrived = [finish(image) for image in images] if finish else images
+            row = self.read(codec, arrived, np.stack([victim.secret for victim in victims]))
+            return row, victims, images
+
+        def tried(strength: float) -> tuple[float, float]:
+            row, victims, images = made("tune", strength)
             references = zip(*((victim.marked, victim.cover) for victim in victims), strict=True)
             return row["found"]["rate"], measuring.left(images, *references)
 
         chosen = measuring.least_removing(strengths, tried)
-        victims = self.victims("test", public, one_secret)
-        images = [attack(victim, chosen) for victim in victims]
-        arrived = [finish(image) for image in images] if finish else images
-        row = self.read(codec, arrived, np.stack([victim.secret for victim in victims]))
+        row, victims, images = made("test", chosen)
         row |= measuring.quality([victim.marked for victim in victims], images)
         return row | ({"strength": chosen} if len(strengths) > 1 else {})
 

@@ -93,6 +93,15 @@ def look_up(registry: Registry, images: Iterable[Path | str], reason: str) -> di
     return {str(image): kept.find(image, reason) for image in images}
 
 
+def compare(registry: Registry, named: dict[str, str]) -> dict[str, int]:
+    """Bits by which images differ from the picture that their key was written into; those of which one is known."""
+    from diffmark.registry.fingerprints import Fingerprints
+
+    kept = Fingerprints(registry)
+    found = {image: kept.distance(image, key) for image, key in named.items()}
+    return {image: distance for image, distance in found.items() if distance is not None}
+
+
 def likeness(match: Match | None) -> dict[str, Any]:
     """A look-up for JSON."""
     from diffmark.fingerprint import THRESHOLD

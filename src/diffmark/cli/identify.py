@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diffmark.cli.fingerprint import likeness, look_up, words
+from diffmark.cli.fingerprint import compare, likeness, look_up, words
 from diffmark.cli.marks import KeyFile, ring_for
 from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
 from diffmark.cli.readers import BatchSize, Device, Plain, ReaderName, Vae, open_reader
@@ -50,7 +50,8 @@ def identify(
         bool,
         typer.Option(
             "--fingerprints",
-            help="Look images without a significant match up by likeness: a weaker basis, named as such.",
+            help="Look images without a significant match up by likeness, a weaker basis; and say whether one with "
+            "a match looks like the picture that its key was written into: marks can be copied.",
         ),
     ] = False,
     registry: Url = None,
@@ -91,9 +92,15 @@ def identify(
             for name, result in zip(names, results, strict=True)
             if not result.verdict and name in pictures
         ]
+        named = {
+            name: result.candidates[0].key
+            for name, result in zip(names, results, strict=True)
+            if result.verdict and name in pictures
+        }
         alike = look_up(opened_registry, unnamed if fingerprints else (), reason)
+        distances = compare(opened_registry, named if fingerprints else {})
         readers = {name: values.reader for name, values in sources if hasattr(values, "reader")}
-    report(names, results, readers, alike, as_json)
+    report(names, results, readers, alike, distances, as_json)
     unreadable = len(found) > len(sources)
     raise typer.Exit(2 if unreadable else 0 if all(result.verdict for result in results) else 1)
 
@@ -147,18 +154,24 @@ def report(
     results: list[Identification],
     readers: dict[str, str],
     alike: dict[str, Match | None],
+    distances: dict[str, int],
     as_json: bool,
 ) -> None:
     """For each: the verdict and the candidates, who read it, and what it looks like where that was asked."""
+    from diffmark.registry.fingerprints import compared
+
     if as_json:
         for name, result in zip(names, results, strict=True):
             row = {"source": name, **result.to_dict(), "reader": readers.get(name)}
-            show(row | ({"fingerprint": likeness(alike[name])} if name in alike else {}), True)
+            row |= {"fingerprint": likeness(alike[name])} if name in alike else {}
+            show(row | ({"bits_from_its_picture": distances[name]} if name in distances else {}), True)
         return
     for name, result in zip(names, results, strict=True):
         typer.echo(f"{name}: {result.verdict}")
         if name in alike:
             typer.echo(f"{name}: {words(alike[name])}")
+        if name in distances:
+            typer.echo(f"{name}: {compared(distances[name])}")
         rows = [
             {
                 "principal": candidate.principal,

@@ -19,13 +19,17 @@ def disclose(path: Path, fields: xmp.Fields) -> None:
     data = path.read_bytes()
     packet = xmp.write(fields, packet_in(data))
     if data.startswith(PNG):
-        made = _png(data, packet)
+        write = _png
     elif data.startswith(b"\xff\xd8"):
-        made = _jpeg(data, packet)
+        write = _jpeg
     elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        made = _webp(data, packet)
+        write = _webp
     else:
         raise ValueError(f"{path}: disclosures go into PNG, JPEG and WebP")
+    try:
+        made = write(data, packet)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"{path}: damaged, its parts cannot be told apart") from error
     partial = path.with_name(path.name + ".xmp")
     partial.write_bytes(made)
     os.replace(partial, path)

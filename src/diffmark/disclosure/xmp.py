@@ -30,7 +30,7 @@ AIGC_FIELDS = (
     "PropagateID",
     "ReservedCode2",
 )
-MAX_BYTES = 1_000_000  # of a packet that is parsed
+MAX_BYTES, MAX_DEPTH = 1_000_000, 100  # of a packet that is parsed; elements in elements
 HEAD, TAIL = '<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>', '<?xpacket end="w"?>'
 
 for _prefix, _name in NAMESPACES.items():
@@ -107,13 +107,13 @@ def read_aigc(text: str | None) -> dict[str, str] | None:
     """The known AIGC fields of a JSON object, which may be wrapped in another under "AIGC"."""
     try:
         value = json.loads(text or "null")
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for nesting without end
         return None
     if isinstance(value, dict) and isinstance(value.get("AIGC"), dict):
         value = value["AIGC"]
     if not isinstance(value, dict) or "Label" not in value:
         return None
-    return {name: str(value[name]) for name in AIGC_FIELDS if name in value}
+    return {name: str(value[name]) for name in AIGC_FIELDS if isinstance(value.get(name), str | int)}
 
 
 def _opened(packet: bytes) -> tuple[ET.Element, ET.Element]:
@@ -123,12 +123,20 @@ def _opened(packet: bytes) -> tuple[ET.Element, ET.Element]:
         try:
             root = ET.fromstring(packet[start : end + len(b"</x:xmpmeta>")])
             rdf = root.find(_full("rdf:RDF"))
-            if rdf is not None:
+            if rdf is not None and _depth(root) <= MAX_DEPTH:
                 return root, rdf
         except (ET.ParseError, ValueError):
             pass
     root = ET.Element(_full("x:xmpmeta"))
     return root, ET.SubElement(root, _full("rdf:RDF"))
+
+
+def _depth(root: ET.Element) -> int:
+    """How many elements lie in one another."""
+    depth, level = 0, [root]
+    while level:
+        depth, level = depth + 1, [child for element in level for child in element]
+    return depth
 
 
 def _full(name: str) -> str:

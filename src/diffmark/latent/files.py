@@ -102,7 +102,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CodecError(f"{path} is missing: a codec is {CONFIG_FILE} and {WEIGHTS_FILE} together")
     try:
         document = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CodecError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CodecError(f"{path} is not a codec's: it does not say format {FORMAT!r}")

@@ -1,5 +1,7 @@
 """Fingerprints of marked images, kept beside the keys: what is asked when a picture's mark is not read.
 
+And when it is read: a mark can be copied to another picture, which does not look like the one it was made for.
+
 A fingerprint is four words of 64 bits. Those that differ in at most t bits agree in one word up to t / 4 bits, so
 the exact search for keys finds the candidates, word by word, and they are then compared as a whole.
 """
@@ -36,6 +38,18 @@ class Match:
     principal: str
     distance: int  # bits of 256
     algorithm: str = ALGORITHM
+
+
+def compared(distance: int) -> str:
+    """For people: what a distance says of the picture that a key was read in."""
+    if distance <= THRESHOLD:
+        return (
+            f"the picture looks like the one that this key was written into ({distance} of 256 bits differ)"
+        )
+    return (
+        f"the picture does not look like the one that this key was written into ({distance} of 256 bits differ): "
+        "cropped, rotated or changed since, or a mark copied to another picture"
+    )
 
 
 class Fingerprints:
@@ -84,6 +98,20 @@ class Fingerprints:
                 principal = connection.scalar(select(table.c.principal).where(table.c.id == number))
             self.access.record(connection, "identify", reason, ["fingerprint"], principal)
         return None if principal is None else Match(principal, distance)
+
+    def distance(self, image: ImageLike, key: Any) -> int | None:
+        """Bits by which a picture that carries an issued key differs from the nearest one that was marked with it.
+
+        None if none was logged. Tells nothing that the key does not, and logs nothing.
+        """
+        bits = from_bits(key).bits
+        with self.store.read() as connection:
+            rows = self.store.rows_of(connection, [bits])
+        self._follow()
+        own = self._words[self._keys == rows[bits].id] if bits in rows else self._words[:0]
+        if not len(own):
+            return None
+        return int(np.bitwise_count(own[:, None] ^ fingerprints(image)[None]).sum(axis=2).min())
 
     def __len__(self) -> int:
         self._follow()

@@ -19,6 +19,7 @@ from diffmark.images import ImageError, Picture, read_image
 from diffmark.pixel.codec import MarkWarning
 from diffmark.registry import Registry
 from diffmark.registry.access import Access
+from diffmark.registry.fingerprints import compared
 from diffmark.secret import as_secrets
 from diffmark.server.lane import Lane
 from diffmark.server.limits import Limits, RateLimiter
@@ -35,6 +36,9 @@ class Fingerprints(Protocol):
 
     def known(self, data: bytes) -> bool:
         """Whether a picture like this file's was marked here."""
+
+    def distance(self, data: bytes, key: str) -> int | None:
+        """Bits by which it differs from the picture that a key was written into; None if that is not known."""
 
     def of(self, registry: Registry) -> Any:
         """The same for another actor: `log(image, key, reason)` keeps a marked image's."""
@@ -135,6 +139,7 @@ class Service:
             if answer.verdict:  # one verdict: who is named says that there is a mark
                 key = answer.candidates[0].key
                 found = replace(found, verdict="marked", matched_secret=key)
+                found = replace(found, notes=(*found.notes, *self._compared(upload[1], key)))
         evidence = None
         if found.marked and token.role == "auditor":
             draw = self.detector.evidence_map
@@ -182,6 +187,11 @@ class Service:
                 raise
 
         return self.painting.run(work, self.limits.painting_seconds)
+
+    def _compared(self, data: bytes, key: str) -> list[str]:
+        """A note on whether a picture looks like the one that its key was written into, if that is known."""
+        distance = None if self.fingerprints is None else self.fingerprints.distance(data, key)
+        return [] if distance is None else [compared(distance)]
 
     def keep_fingerprint(self, registry: Registry, png: bytes, key: str, reason: str) -> None:
         """That of a marked image, if fingerprints are kept here."""

@@ -25,7 +25,7 @@ def _read_tables(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         try:
             values = tomllib.load(file)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:  # the latter for nesting without end
             raise ValueError(f"{path} is not TOML: {error}") from error
     base = values.pop("base", None)
     return _merged(_read_tables(path.parent / base), values) if base else values

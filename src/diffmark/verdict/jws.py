@@ -38,7 +38,7 @@ def verify(text: str, keys: PublicKeys) -> tuple[dict[str, Any], str]:
             json.loads(_decode(payload)),
             _decode(signature),
         )
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter for nesting without end
         raise BadSignature("this is not a signed verdict: its parts are not JSON in base64url") from error
     if not isinstance(header, dict) or not isinstance(claims, dict):
         raise BadSignature("this is not a signed verdict: its parts are not JSON objects")
@@ -71,7 +71,7 @@ def _parts(text: str) -> tuple[str, str, str]:
         try:
             document = json.loads(text)
             found = tuple(document[name] for name in PARTS)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadSignature(f"this is not a signed verdict: JSON with {', '.join(PARTS)}") from error
     else:
         found = tuple(text.split("."))

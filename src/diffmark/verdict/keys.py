@@ -86,7 +86,7 @@ class PublicKeys:
             if data.lstrip().startswith(b"{"):
                 return cls.from_jwks(json.loads(data))
             key = load_pem_public_key(data)
-        except (ValueError, KeyError, TypeError, UnsupportedAlgorithm) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, UnsupportedAlgorithm) as error:
             raise ValueError(f"{path}: neither a JWK set nor a public key in PEM") from error
         if not isinstance(key, Ed25519PublicKey):
             raise ValueError(f"{path}: verdicts are checked with Ed25519, not with {type(key).__name__}")
