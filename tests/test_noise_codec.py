@@ -18,7 +18,7 @@ from diffmark.keys.ring import KeyRing
 from diffmark.latent.codec import CodecConfig, NoiseCodec, NoiseConfig
 from diffmark.latent.files import CodecError
 from diffmark.latent.injection import Injection
-from diffmark.latent.noise import KeyedPatterns, blind_p_value, energy, log_likelihood_ratios, mix
+from diffmark.latent.noise import KeyedPatterns, blind_p_value, energy, log_likelihood_ratios, mix, scores_of
 from diffmark.latent.vae import encode
 from diffmark.mark.errors import UnmarkableError
 from diffmark.mark.latents import mark_latents
@@ -70,6 +70,7 @@ def test_energy_is_told_by_the_ratios(scale):
     scores = np.random.default_rng(1).standard_normal(64) * scale
     ratios = log_likelihood_ratios(scores)
     assert energy(ratios) == pytest.approx(np.square(scores).sum(), rel=1e-6)
+    assert scores_of(ratios) == pytest.approx(scores, rel=1e-6)
     assert blind_p_value(ratios) == pytest.approx(chi2.sf(np.square(scores).sum(), 64), rel=1e-4)
     assert ((ratios > 0) == (scores > 0)).all()
 

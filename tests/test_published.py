@@ -26,6 +26,7 @@ PAGES = [
     "docs/results.md",
     "docs/service.md",
     "docs/training.md",
+    "src/diffmark/codecs/vista/README.md",
 ]
 
 

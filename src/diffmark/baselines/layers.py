@@ -1,7 +1,9 @@
 """DiffMark's other two forms: the pixel layer alone, and both layers with the same secret.
 
-Both layers are read as one: the latent decoder's margins, over their spread on unmarked pictures, are one more band
-beside the pixel layer's, gains are estimated for all bands in the same way, and the log-likelihood ratios add up.
+Both layers are read as one: the latent codec's scores are one more band beside the pixel layer's, gains are
+estimated for all bands in the same way, and the log-likelihood ratios add up. Scores of a codec of initial noise are
+standard normals where there is no mark, as the pixel layer's are; margins of a learned decoder are divided by their
+spread on unmarked pictures.
 Where the pixel layer finds a view, the latent decoder sees the picture in it. No secret is known to either.
 """
 
@@ -23,6 +25,8 @@ from diffmark.attacks import ATTACKS
 from diffmark.baselines.base import Method
 from diffmark.baselines.diffmark import DiffMark
 from diffmark.images import read_image
+from diffmark.latent.codec import NoiseCodec
+from diffmark.latent.noise import scores_of
 from diffmark.mark.generation import ImageSpec
 from diffmark.pixel.codec import MarkWarning, PixelCodec
 from diffmark.pixel.layout import margins as joint_margins
@@ -102,13 +106,19 @@ class BothLayers(Method):
             image if r.view is None else _undone(image, r.view)
             for image, r in zip(images, readings, strict=True)
         ]
-        latent = self.generation.decode(seen) / self.spread
+        latent = self._scores(self.generation.decode(seen))
         return np.stack(
             [
                 joint_margins(np.concatenate([r.scores, one[None]]))
                 for r, one in zip(readings, latent, strict=True)
             ]
         )
+
+    def _scores(self, margins: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The generation layer's margins (B, L) in standard deviations of unmarked pictures."""
+        if isinstance(self.generation.codec, NoiseCodec):
+            return np.stack([scores_of(row) for row in margins])
+        return margins / self.spread
 
     @cached_property
     def spread(self) -> float:

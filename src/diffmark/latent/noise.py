@@ -86,6 +86,12 @@ def energy(ratios: NDArray[np.floating]) -> float:
     return float(mean * len(ratios))
 
 
+def scores_of(ratios: NDArray[np.floating]) -> NDArray[np.floating]:
+    """The scores behind log-likelihood ratios (L,)."""
+    mean = np.sqrt(max(energy(ratios) / len(ratios) - 1, MIN_MEAN**2))
+    return np.asarray(ratios) / (2 * mean)
+
+
 def blind_p_value(ratios: NDArray[np.floating]) -> float:
     """Probability that an unmarked picture has at least this energy: chi-square with L degrees of freedom."""
     return float(chdtrc(len(ratios), energy(ratios)))
