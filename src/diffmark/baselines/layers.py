@@ -1,9 +1,9 @@
 """DiffMark's other two forms: the pixel layer alone, and both layers with the same secret.
 
 Both layers are read as one: the latent codec's scores are one more band beside the pixel layer's, gains are
-estimated for all bands in the same way, and the log-likelihood ratios add up. Scores of a codec of initial noise are
-standard normals where there is no mark, as the pixel layer's are; margins of a learned decoder are divided by their
-spread on unmarked pictures.
+estimated for all bands in the same way, and the log-likelihood ratios add up. Scores of a codec of initial noise
+are standard normals where there is no mark, as the pixel layer's are; margins of a learned decoder are divided by
+their spread on unmarked pictures.
 Where the pixel layer finds a view, the latent decoder sees the picture in it. No secret is known to either.
 """
 
