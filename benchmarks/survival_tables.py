@@ -105,8 +105,8 @@ def section() -> str:
 
 {config["count"]} pictures of unseen prompts (50 guided steps, through 8-bit files), marked by this layer alone.
 Dose {config["injection"]["dose"]:g}. Each cell: share of the bits, share of the pictures that pass the exact test
-at a false-positive rate of 0.1% [95% interval]. Training saw none of the models that regenerate here; it did see the
-learned compression. `vista-final` is the learned codec for z0, on {few} of the pictures.
+at a false-positive rate of 0.1% [95% interval]. Training saw none of the models that regenerate here; it did see
+the learned compression. `vista-final` is the learned codec for z0, on {few} of the pictures.
 
 {survival_table({"vista": "`vista`", "vista_final": "`vista-final`"}, ["vista-ink"])}
 
