@@ -191,7 +191,7 @@ h1,h2{font-family:"Iowan Old Style",Palatino,"URW Palladio L",P052,Georgia,serif
 h1{font-size:clamp(1.7rem,1.2rem + 2vw,2.4rem)}h2{font-size:1.35rem}
 p{margin:.3rem 0 .9rem;color:var(--soft);max-width:52rem}
 section{border-top:1px solid var(--line);margin-top:1.8rem;padding-top:1.4rem}
-div{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(9.5rem,45%),1fr));gap:1rem .9rem}
+div{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(7.2rem,45%),1fr));gap:1rem .9rem}
 figure{margin:0}img{display:block;width:100%;aspect-ratio:1;object-fit:contain;border-radius:.5rem}
 figcaption{font-size:.875rem;margin-top:.35rem;color:var(--soft)}
 b{display:block;font-weight:600}.yes{color:var(--yes)}.no{color:var(--no)}

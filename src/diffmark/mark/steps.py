@@ -269,12 +269,12 @@ def latent_size(pipe: Any, latents: Tensor, channels: int, arguments: dict[str, 
     return patch * (int(arguments["height"]) // cell), patch * (int(arguments["width"]) // cell)
 
 
-def both(theirs: Callable[..., Any] | None, ours: WatermarkCallback) -> Callable[..., dict[str, Any]]:
+def both(first: Callable[..., Any] | None, mark: WatermarkCallback) -> Callable[..., dict[str, Any]]:
     """The caller's own callback first, then the mark, as a plain function."""
 
     def run(pipe: Any, step: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        if theirs is not None:
-            tensors = {**tensors, **(theirs(pipe, step, timestep, dict(tensors)) or {})}
-        return ours(pipe, step, timestep, tensors)
+        if first is not None:
+            tensors = {**tensors, **(first(pipe, step, timestep, dict(tensors)) or {})}
+        return mark(pipe, step, timestep, tensors)
 
     return run
