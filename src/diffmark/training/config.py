@@ -1,6 +1,6 @@
 """The settings of codec training, as run files give them.
 
-The defaults are the paper's tables (training hyperparameters, loss weights). Fields beyond the paper say so.
+The defaults are the paper's tables (training hyperparameters, loss weights). Fields that it does not have say so.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class OptimiserConfig:
     clip_encoder: float = 5.0
     clip_decoder: float = 1.0
     precision: str = "fp32"
-    frozen_norms: bool = False  # beyond the paper: batch norms keep the statistics they start with, as in inference
+    frozen_norms: bool = False  # not in the paper: batch norms keep the statistics they start with, as in inference
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -70,7 +70,7 @@ class DeltaConfig:
     sigma_start: float = 0.10
     sigma_end: float = 0.05
     horizon: int = 5000  # T_a
-    normalise: bool = False  # beyond the paper: every delta has exactly sigma_target, L_mag is then zero
+    normalise: bool = False  # not in the paper: every delta has exactly sigma_target, L_mag is then zero
     variational: bool = True  # False trains delta = alpha * mu, without the encoder's noise
 
 
@@ -103,11 +103,11 @@ class WeightConfig:
     freq: float = 0.5
     neg: float = 0.01
     regen: float = 1.0
-    robust: float = 1.0  # beyond the paper: cross-entropy after an attack on pixels
-    regen_diff: float = 0.0  # beyond the paper: cross-entropy after noising and denoising
-    percep: float = 0.0  # beyond the paper: visible difference of marked and clean pictures
-    natural: float = 0.0  # beyond the paper: difference of their statistics
-    prior: float = 0.0  # beyond the paper: what the denoiser takes for noise in the mark
+    robust: float = 1.0  # not in the paper: cross-entropy after an attack on pixels
+    regen_diff: float = 0.0  # not in the paper: cross-entropy after noising and denoising
+    percep: float = 0.0  # not in the paper: visible difference of marked and clean pictures
+    natural: float = 0.0  # not in the paper: difference of their statistics
+    prior: float = 0.0  # not in the paper: what the denoiser takes for noise in the mark
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,12 @@ class PathConfig:
     guidance: float = 8.5  # diffusers' scale, w + 1, of LCM and DDIM path
     checkpointing: bool = True
     ddim_steps: int = 50  # N; 0 leaves the DDIM path out
-    replay: int = 0  # beyond the paper: (z0, secret) pairs kept for replay; 0 makes every pair anew, as in the paper
-    refresh_every: int = 1  # beyond the paper: steps between fresh batches for the replay
+    replay: int = 0  # not in the paper: (z0, secret) pairs kept for replay; 0 makes every pair anew
+    refresh_every: int = 1  # not in the paper: steps between fresh batches for the replay
     regen_on: str = "ddim"  # latents of L_regen: ddim (decoder only), or bridge (the encoder learns it too)
-    decoded: float = 1.0  # beyond the paper: share of a batch that is compared with its clean path and decoded to pixels
-    rounding: bool = False  # beyond the paper: the round trip of L_regen rounds to 8 bits
-    squared_orth: bool = False  # beyond the paper: L_orth on squared cosines
+    decoded: float = 1.0  # not in the paper: share of a batch that is compared with its clean path and decoded
+    rounding: bool = False  # not in the paper: the round trip of L_regen rounds to 8 bits
+    squared_orth: bool = False  # not in the paper: L_orth on squared cosines
     region: int = 32  # side in pixels of L_prvl's regions
     radius: float = 10.0  # of L_freq's disk
 
@@ -296,13 +296,13 @@ class PretrainingConfig:
     orth: float = 0.1
     noise_start: float = 0.0  # sigma_n; the paper does not give its values
     noise_end: float = 1.0
-    host: bool = False  # beyond the paper: the noisy variant lies on latents of pictures
-    geometry: float = 0.0  # beyond the paper: strength of rotation and crop, on latents; 0 leaves them out
+    host: bool = False  # not in the paper: the noisy variant lies on latents of pictures
+    geometry: float = 0.0  # not in the paper: strength of rotation and crop, on latents; 0 leaves them out
     geometry_warmup: int = 1000  # steps over which it rises
     geometry_share: float = 0.5  # of a batch
-    sigma_start: float = 0.0  # beyond the paper: with delta.normalise, the strength at the first ...
+    sigma_start: float = 0.0  # not in the paper: with delta.normalise, the strength at the first ...
     sigma_end: float = 0.0  # ... and at the last step; 0 takes delta.sigma_start
-    smooth_share: float = 0.0  # beyond the paper: of a batch, seen through a 3 x 3 mean, a cheap stand-in for a denoiser
+    smooth_share: float = 0.0  # not in the paper: of a batch, seen through a 3 x 3 mean, a stand-in for a denoiser
     stop_accuracy: float = 0.99
     stop_after: int = 10  # consecutive steps
 

@@ -1,7 +1,8 @@
 """Algorithm 1: encoder and decoder learn a mapping from secrets to deltas and back, without any diffusion model.
 
-The decoder reads delta, and delta under noise that rises over the run. With `pretraining.host`, beyond the paper, the noisy
-variant lies on latents of pictures as well, which is what a decoder meets later: it learns to tell delta from them.
+The decoder reads delta, and delta under noise that rises over the run. With `pretraining.host`, which the paper
+does not have, the noisy variant lies on latents of pictures as well, which is what a decoder meets later: it
+learns to tell delta from them.
 """
 
 from __future__ import annotations
