@@ -51,7 +51,9 @@ class OptimiserConfig:
     clip_encoder: float = 5.0
     clip_decoder: float = 1.0
     precision: str = "fp32"
-    frozen_norms: bool = False  # not in the paper: batch norms keep the statistics they start with, as in inference
+    frozen_norms: bool = (
+        False  # not in the paper: batch norms keep the statistics they start with, as in inference
+    )
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -125,7 +127,9 @@ class PathConfig:
     replay: int = 0  # not in the paper: (z0, secret) pairs kept for replay; 0 makes every pair anew
     refresh_every: int = 1  # not in the paper: steps between fresh batches for the replay
     regen_on: str = "ddim"  # latents of L_regen: ddim (decoder only), or bridge (the encoder learns it too)
-    decoded: float = 1.0  # not in the paper: share of a batch that is compared with its clean path and decoded
+    decoded: float = (
+        1.0  # not in the paper: share of a batch that is compared with its clean path and decoded
+    )
     rounding: bool = False  # not in the paper: the round trip of L_regen rounds to 8 bits
     squared_orth: bool = False  # not in the paper: L_orth on squared cosines
     region: int = 32  # side in pixels of L_prvl's regions
@@ -302,7 +306,9 @@ class PretrainingConfig:
     geometry_share: float = 0.5  # of a batch
     sigma_start: float = 0.0  # not in the paper: with delta.normalise, the strength at the first ...
     sigma_end: float = 0.0  # ... and at the last step; 0 takes delta.sigma_start
-    smooth_share: float = 0.0  # not in the paper: of a batch, seen through a 3 x 3 mean, a stand-in for a denoiser
+    smooth_share: float = (
+        0.0  # not in the paper: of a batch, seen through a 3 x 3 mean, a stand-in for a denoiser
+    )
     stop_accuracy: float = 0.99
     stop_after: int = 10  # consecutive steps
 
