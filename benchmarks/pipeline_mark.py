@@ -23,7 +23,8 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 from pictures import WRITER, Row, Run, files  # noqa: E402
 from PIL import Image, ImageOps  # noqa: E402
-from pixel_robustness import COMBINED, HARSH, KEPT, MOVED, visibility  # noqa: E402
+from pixel_attacks import COMBINED, HARSH, KEPT, MOVED  # noqa: E402
+from pixel_robustness import visibility  # noqa: E402
 
 from diffmark.pixel.codec import PixelCodec  # noqa: E402
 from diffmark.pixel.writer import ROUNDS  # noqa: E402

@@ -215,14 +215,14 @@ def test_the_bucket_refills():
 
 def test_requests_are_decoded_together_and_an_overload_says_so(detector, monkeypatch):
     sizes, gate = [], threading.Event()
-    real = detector.logits
+    real = detector.logits_by_key
 
     def slow(pixels):
         gate.wait(5)
         sizes.append(len(pixels))
         return real(pixels)
 
-    monkeypatch.setattr(detector, "logits", slow)
+    monkeypatch.setattr(detector, "logits_by_key", slow)
     batcher = Batcher(detector, capacity=6, wait=0.05)
     picture = read_image(png(3)).resized((64, 64))
     first = batcher.submit(picture)
@@ -251,10 +251,10 @@ def test_a_failure_of_the_decoder_reaches_the_caller_and_the_thread_lives_on(det
     batcher = Batcher(detector)
     picture = read_image(png()).resized((64, 64))
     with monkeypatch.context() as patch:
-        patch.setattr(detector, "logits", lambda pixels: 1 / 0)
+        patch.setattr(detector, "logits_by_key", lambda pixels: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             batcher.submit(picture).result(5)
-    assert batcher.submit(picture).result(5).shape == (64, 2)
+    assert batcher.submit(picture).result(5).shape == (1, 64, 2)  # keys, bits
     batcher.close()
 
 
@@ -262,8 +262,8 @@ def test_a_request_that_takes_too_long(tmp_path, detector, monkeypatch):
     registry = Registry.open(f"sqlite:///{tmp_path / 'registry.db'}", actor="root")
     service = Service(detector, registry, Limits(seconds=0.05))
     _, text = grant_token(registry, "ann", "auditor")
-    real = detector.logits
-    monkeypatch.setattr(detector, "logits", lambda pixels: time.sleep(0.4) or real(pixels))
+    real = detector.logits_by_key
+    monkeypatch.setattr(detector, "logits_by_key", lambda pixels: time.sleep(0.4) or real(pixels))
     with TestClient(create_app(service)) as client:
         answer = client.post("/v1/detect", headers={"Authorization": f"Bearer {text}"}, files=files(png()))
     assert answer.status_code == 504

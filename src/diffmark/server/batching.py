@@ -20,7 +20,7 @@ class OverloadError(RuntimeError):
 
 
 class Batcher:
-    """One thread that decodes; `submit` gives a future of logits (L, 2)."""
+    """One thread that decodes; `submit` gives a future of logits under each key, (K, L, 2)."""
 
     def __init__(self, detector: Detector, capacity: int = 256, wait: float = 0.005) -> None:
         self.detector, self.wait = detector, wait

@@ -51,9 +51,7 @@ class OptimiserConfig:
     clip_encoder: float = 5.0
     clip_decoder: float = 1.0
     precision: str = "fp32"
-    frozen_norms: bool = (
-        False  # not in the paper: batch norms keep the statistics they start with, as in inference
-    )
+    frozen_norms: bool = False  # not in the paper: batch norms keep the statistics that they start with
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -306,9 +304,7 @@ class PretrainingConfig:
     geometry_share: float = 0.5  # of a batch
     sigma_start: float = 0.0  # not in the paper: with delta.normalise, the strength at the first ...
     sigma_end: float = 0.0  # ... and at the last step; 0 takes delta.sigma_start
-    smooth_share: float = (
-        0.0  # not in the paper: of a batch, seen through a 3 x 3 mean, a stand-in for a denoiser
-    )
+    smooth_share: float = 0.0  # not in the paper: of a batch, seen through a 3 x 3 mean
     stop_accuracy: float = 0.99
     stop_after: int = 10  # consecutive steps
 
