@@ -1,6 +1,6 @@
 """What of a codec's mark survives regeneration by models that its training never used, and how it looks.
 
-python benchmarks/survival.py vista --injection persistent --out results/survival/vista_persistent.json
+python benchmarks/survival.py vista --out results/survival/vista.json
 python benchmarks/survival.py <codec folder> --out <file>
 
 Pictures of unseen prompts, 50 guided steps, through 8-bit images, marked by the latent codec alone. Regeneration
@@ -36,7 +36,7 @@ from diffmark.latent.injection import Injection
 from diffmark.mark.generation import ImageSpec
 from diffmark.metrics import blockiness, frechet_distance, psnr
 from diffmark.provenance import provenance, weights_digest
-from diffmark.statistics import clopper_pearson, match_threshold
+from diffmark.statistics import clopper_pearson, match_threshold, soft_cost, soft_tail, soft_weights
 from diffmark.vista import load_classifier, load_pipeline, model_digest
 from diffmark.vista.evaluation import contact_sheet
 from diffmark.vista.paint import painted_scenes
@@ -243,16 +243,25 @@ class Answers:
         return self.counted(np.stack([np.load(file) for file in files]), specs)
 
     def counted(self, margins: Any, specs: list[ImageSpec]) -> dict[str, Any]:
-        """Share of the bits, and of the images that pass the exact test at a false-positive rate of 0.1%."""
+        """Share of the bits, and of the images that pass at a false-positive rate of 0.1%: by the exact test of
+        matching bits, and by the soft one, which weighs bits by how sure the reader is of them."""
         calibration, secrets = self.detector.codec.calibration, np.stack([spec.secret for spec in specs])
         margins = margins if calibration is None else calibration.whitened(margins)
         matches, length = ((margins > 0) == secrets).sum(axis=1), margins.shape[1]
         passed = int((matches >= match_threshold(length, RATE)).sum())
+        soft = [soft_p_value(*pair) <= RATE for pair in zip(margins, secrets, strict=True)]
         return {
             "bits": round(float(matches.mean() / length), 4),
             "tpr": round(passed / len(matches), 4),
             "interval_95": [round(value, 4) for value in clopper_pearson(passed, len(matches))],
+            "tpr_soft": round(float(np.mean(soft)), 4),
         }
+
+
+def soft_p_value(margins: Any, secret: Any) -> float:
+    """Of one image's margins (L,) against its secret."""
+    weights = soft_weights(margins)
+    return soft_tail(soft_cost(margins > 0, secret, weights), weights)
 
 
 if __name__ == "__main__":
