@@ -23,11 +23,12 @@ def load(name: str) -> dict[str, Any]:
 
 
 def cell(found: dict[str, Any] | None) -> str:
-    """Bits, and the share of pictures found with its interval."""
+    """Bits, the share of pictures found with its interval, and the share that the soft test finds."""
     if found is None:
         return ""
     low, high = found["interval_95"]
-    return f"{found['bits']:.3f}, {found['tpr']:.2f} [{low:.2f}, {high:.2f}]"
+    soft = f", {found['tpr_soft']:.2f}" if "tpr_soft" in found else ""
+    return f"{found['bits']:.3f}, {found['tpr']:.2f} [{low:.2f}, {high:.2f}]{soft}"
 
 
 def rows_of(found: dict[str, Any], surrogates: list[str]) -> dict[str, dict[str, Any]]:

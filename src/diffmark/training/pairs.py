@@ -52,7 +52,7 @@ def pairs_of_prompts(
             made = pipe(part, num_inference_steps=steps, guidance_scale=guidance, generator=noise)
             return list(made.images)
 
-        with watermark(pipe, codec, secrets.numpy().astype(np.uint8), verify=None):
+        with watermark(pipe, codec, secrets.numpy().astype(np.uint8), pixel=False, verify=None):
             marked = generate()
         yield secrets, marked, generate()
 
