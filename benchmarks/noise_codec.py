@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import diffusers
 import numpy as np
 import torch
-from survival import GUIDANCE, STEPS, features
+from survival import GUIDANCE, STEPS, features, keep, results_of
 from tqdm import tqdm
 
 from diffmark import Codec, Detector, watermark
@@ -33,7 +34,7 @@ from diffmark.latent.noise import blind_p_value
 from diffmark.latent.vae import encode
 from diffmark.mark.generation import ImageSpec
 from diffmark.pixel.keys import OperatorKey
-from diffmark.provenance import command_line, provenance, weights_digest
+from diffmark.provenance import command_line, weights_digest
 from diffmark.secret import Bits, random_secrets
 from diffmark.statistics import clopper_pearson, match_tail, match_threshold
 from diffmark.vista import load_pipeline, model_digest
@@ -97,7 +98,7 @@ class Runs:
 def alike(runs: Runs, prompts: int, each: int) -> dict[str, float]:
     """Mean distance of pictures of one prompt in the classifier's features, over that of unmarked ones."""
     specs = [
-        ImageSpec(spec.prompt, spec.seed + 1000 * number, spec.secret)
+        ImageSpec(spec.prompt, spec.secret, spec.seed + 1000 * number)
         for spec in unseen_specs(prompts, 64, 900)
         for number in range(each)
     ]
@@ -161,20 +162,32 @@ def main() -> None:
         "model": model_digest("vista"),
     }
     config |= {"dose": codec.injection.dose, "guidance": GUIDANCE, "steps": STEPS, "rate": RATE}
-    head = provenance(command_line(), config)
+    config |= {"count": arguments.count, "unmarked": arguments.unmarked}
     specs = unseen_specs(arguments.count, codec.config.length, 700)
     secrets = np.stack([spec.secret for spec in specs])
     few = max(arguments.count // 3, 1)
-    results: dict[str, Any] = {"samplers": {}, "sizes": {}}
-    for name in tqdm(SAMPLERS, "samplers", disable=None):
-        results["samplers"][name] = runs.read(runs.images(specs, secrets, name), secrets)
-    for height, width in tqdm(SIZES, "sizes", disable=None):
-        images = runs.images(specs[:few], secrets[:few], height=height, width=width)
-        results["sizes"][f"{width} x {height}"] = runs.read(images, secrets[:few])
-    results["alike"] = alike(runs, 8, 4)
-    results["unmarked"] = unmarked(runs, arguments.unmarked, arguments.pictures)
-    arguments.out.write_text(json.dumps({**head, "results": results}, indent=1) + "\n")
-    print(json.dumps(results, indent=1))
+
+    def sampled() -> dict[str, Any]:
+        names = tqdm(SAMPLERS, "samplers", disable=None)
+        return {name: runs.read(runs.images(specs, secrets, name), secrets) for name in names}
+
+    def sized() -> dict[str, Any]:
+        found = {}
+        for height, width in tqdm(SIZES, "sizes", disable=None):
+            images = runs.images(specs[:few], secrets[:few], height=height, width=width)
+            found[f"{width} x {height}"] = runs.read(images, secrets[:few])
+        return found
+
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "samplers": sampled,
+        "sizes": sized,
+        "alike": lambda: alike(runs, 8, 4),
+        "unmarked": lambda: unmarked(runs, arguments.unmarked, arguments.pictures),
+    }
+    for name, part in parts.items():  # what is measured is kept if a run is cut off
+        if name not in results_of(arguments.out, config):
+            keep(arguments.out, command_line(), config, name, part(), list(parts))
+    print(json.dumps(results_of(arguments.out, config), indent=1))
 
 
 if __name__ == "__main__":
