@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from diffmark.latent import vae
-from diffmark.latent.codec import local_mean, rescale, whiten
+from diffmark.latent.networks import local_mean, rescale, whiten
 from diffmark.latent.pictures import from_levels, psnr
 from diffmark.provenance import provenance
 from diffmark.training.pixels import round_trip

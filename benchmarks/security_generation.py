@@ -27,7 +27,7 @@ from security.generation import SEED, Studio, tasks  # noqa: E402
 from diffmark.latent.files import find_codec, read_config  # noqa: E402
 from diffmark.provenance import command_line  # noqa: E402
 
-MODULES = ("latent/codec", "latent/lean", "keys/bits", "mark/context")
+MODULES = ("latent/codec", "latent/networks", "latent/lean", "keys/bits", "mark/context")
 
 
 def main() -> None:

@@ -151,7 +151,7 @@ def main() -> None:
         return
     weights = read_config(find_codec(given.codec))["sha256"]
     config = {"codec": given.codec, "weights": weights, "kinds": KINDS, "seed": SEED}
-    run = Run(given.folder, config, ("latent/codec", "latent/vae"))
+    run = Run(given.folder, config, ("latent/codec", "latent/networks", "latent/vae"))
     head_path.write_text(json.dumps(provenance(command_line(), config)))
     run.extend(read_one, range(given.count), 1, str, prepare, (given.codec, given.pictures))
 

@@ -21,7 +21,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from conftest import _build, _embeds
 
-from diffmark.latent.codec import Codec, CodecConfig
+from diffmark.latent.codec import Codec
+from diffmark.latent.config import CodecConfig
 from diffmark.latent.dosing import Dosing
 from diffmark.latent.injection import Injection
 from diffmark.provenance import provenance

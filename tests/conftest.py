@@ -20,7 +20,8 @@ with warnings.catch_warnings():
     import diffusers
     import transformers
 
-from diffmark.latent.codec import Codec, CodecConfig, NoiseCodec, NoiseConfig
+from diffmark.latent.codec import Codec, NoiseCodec
+from diffmark.latent.config import CodecConfig, NoiseConfig
 from diffmark.latent.dosing import Dosing
 from diffmark.latent.injection import Injection
 

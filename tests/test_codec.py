@@ -9,10 +9,12 @@ from conftest import tiny_codec
 from safetensors.torch import load_file, save_file
 
 from diffmark.latent.calibration import Calibration, evidence
-from diffmark.latent.codec import Codec, CodecConfig, DeltaEncoder, SecretDecoder, stretch, whiten
+from diffmark.latent.codec import Codec, stretch
+from diffmark.latent.config import CodecConfig
 from diffmark.latent.dosing import Dosing
 from diffmark.latent.files import CodecError, bundled_codecs
 from diffmark.latent.injection import Injection
+from diffmark.latent.networks import DeltaEncoder, SecretDecoder, whiten
 from diffmark.secret import random_secrets
 
 

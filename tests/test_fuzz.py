@@ -27,7 +27,7 @@ from diffmark.disclosure.embedding import disclose
 from diffmark.images import ImageError, read_image
 from diffmark.keys.ring import parse
 from diffmark.latent.calibration import Calibration
-from diffmark.latent.codec import CodecConfig
+from diffmark.latent.config import CodecConfig
 from diffmark.latent.dosing import Dosing
 from diffmark.latent.files import read_config as read_codec
 from diffmark.metadata import read_metadata

@@ -15,7 +15,8 @@ from scipy.stats import chi2, kstest
 from diffmark import Codec, Detector, cli, random_secrets, watermark
 from diffmark.detection.latent_evidence import EvidenceMapper
 from diffmark.keys.ring import KeyRing
-from diffmark.latent.codec import CodecConfig, NoiseCodec, NoiseConfig
+from diffmark.latent.codec import NoiseCodec
+from diffmark.latent.config import CodecConfig, NoiseConfig
 from diffmark.latent.files import CodecError
 from diffmark.latent.injection import Injection
 from diffmark.latent.noise import KeyedPatterns, blind_p_value, energy, log_likelihood_ratios, mix, scores_of

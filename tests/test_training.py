@@ -9,7 +9,8 @@ import torch
 from accelerate.state import AcceleratorState
 from conftest import _embeds, tiny_codec
 
-from diffmark.latent.codec import Codec, CodecConfig
+from diffmark.latent.codec import Codec
+from diffmark.latent.config import CodecConfig
 from diffmark.latent.dosing import Dosing
 from diffmark.latent.injection import Injection
 from diffmark.training import losses

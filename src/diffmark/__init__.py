@@ -16,7 +16,7 @@ __version__ = "0.2.0"
 # Names are loaded on first use: `import diffmark` and `diffmark --help` do not wait for torch.
 _HOME = {
     "Codec": "latent.codec",
-    "CodecConfig": "latent.codec",
+    "CodecConfig": "latent.config",
     "Detection": "detection.decision",
     "Detector": "detection.latent",
     "Injection": "latent.injection",
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from diffmark.detection.decision import Detection
     from diffmark.detection.joint import open_detector
     from diffmark.detection.latent import Detector
-    from diffmark.latent.codec import Codec, CodecConfig
+    from diffmark.latent.codec import Codec
+    from diffmark.latent.config import CodecConfig
     from diffmark.latent.injection import Injection
     from diffmark.mark.context import watermark
     from diffmark.mark.decoding import watermark_vae

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffmark.latent.codec import LatentConfig
+from diffmark.latent.config import LatentConfig
 from diffmark.latent.families import FAMILIES
 from diffmark.latent.files import bundled_codecs, fetch
 from diffmark.latent.spaces import (

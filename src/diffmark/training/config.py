@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diffmark.latent.codec import CodecConfig
+from diffmark.latent.config import CodecConfig
 from diffmark.latent.dosing import Dosing
 from diffmark.latent.injection import Injection
 from diffmark.training import curriculum

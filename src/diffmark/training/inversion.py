@@ -22,7 +22,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from diffmark.latent import bridge
-from diffmark.latent.codec import NoiseCodec, NoiseConfig
+from diffmark.latent.codec import NoiseCodec
+from diffmark.latent.config import NoiseConfig
 from diffmark.latent.device import find_device
 from diffmark.latent.dosing import Dosing
 from diffmark.latent.injection import Injection

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor
 
-from diffmark.latent.codec import Codec, DeltaEncoder, rescale
+from diffmark.latent.codec import Codec
+from diffmark.latent.networks import DeltaEncoder, rescale
 from diffmark.training import curriculum, losses
 from diffmark.training.config import DeltaConfig, TrainingConfig
 from diffmark.training.draws import Draws
