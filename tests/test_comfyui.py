@@ -13,10 +13,11 @@ import certificates
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_codec
+from conftest import tiny_codec, tiny_noise_codec
 
 import diffmark
 from diffmark.keys.ring import as_ring
+from diffmark.mark.errors import UnmarkableError
 from diffmark.registry import Registry
 from diffmark.secret import random_secrets, to_hex
 
@@ -125,6 +126,13 @@ def test_latents_are_marked_in_raw_units(nodes, tmp_path, shape):
     tiny_codec(5).save_pretrained(tmp_path / "other")
     with pytest.raises(ValueError, match="latents of 5 channels, the model's have 4"):
         nodes["DiffMarkMarkLatent"]().mark(latent, Model(), str(tmp_path / "other"), SECRET, 1.0)
+
+
+def test_finished_latents_are_not_marked_by_a_codec_of_initial_noise(nodes, tmp_path):
+    tiny_noise_codec().save_pretrained(tmp_path / "codec")
+    latent = {"samples": torch.randn(1, 4, 8, 8)}
+    with pytest.raises(UnmarkableError, match="for the pixel layer"):
+        nodes["DiffMarkMarkLatent"]().mark(latent, Model(), str(tmp_path / "codec"), SECRET, 1.0)
 
 
 def test_saved_images_are_signed_for_a_key_of_the_registry(nodes, image, tmp_path, monkeypatch):

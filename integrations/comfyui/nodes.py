@@ -12,7 +12,7 @@ import torch
 
 import diffmark
 from diffmark.keys.ring import as_ring
-from diffmark.mark.packing import arrange
+from diffmark.mark.latents import mark_latents
 from diffmark.pixel.codec import PixelCodec
 from diffmark.secret import as_secrets, random_secrets, to_hex
 
@@ -36,7 +36,8 @@ class MarkLatent:
     CATEGORY, FUNCTION = CATEGORY, "mark"
     RETURN_TYPES, RETURN_NAMES = ("LATENT", "STRING"), ("latent", "secrets")
     DESCRIPTION = (
-        "Adds a mark to latents before they are decoded. The codec must be of the model's latent space."
+        "Adds a mark to latents before they are decoded. The codec must be of the model's latent space, and one "
+        "that adds a delta: a codec of initial noise is refused."
     )
 
     @classmethod
@@ -59,10 +60,9 @@ class MarkLatent:
             raise ValueError(f"the codec is for latents of {channels} channels, the model's have {own}")
         cell = 2 if raw.shape[1] == 4 * channels else 1
         secrets = secrets_for(secret, len(raw), loaded.config.length)
-        delta = loaded.delta(secrets, (cell * raw.shape[-2], cell * raw.shape[-1])) * strength
-        dose = loaded.dosing.in_mode("final").dose
-        scaled = space.process_in(raw.float())
-        marked = space.process_out(scaled + dose * arrange(delta, raw).to(scaled))
+        weight = strength * loaded.dosing.in_mode("final").dose
+        size = (cell * raw.shape[-2], cell * raw.shape[-1])
+        marked = space.process_out(mark_latents(loaded, space.process_in(raw.float()), secrets, weight, size))
         return {**samples, "samples": marked.to(raw.dtype)}, "\n".join(to_hex(bits) for bits in secrets)
 
 

@@ -80,14 +80,23 @@ class LatentMark:
         return added
 
 
-def mark_latents(codec: Codec, latents: Tensor, secrets: SecretLike, weight: float = 1.0) -> Tensor:
-    """z + weight * delta(secret), for latents (B, C, h, w) of any size; one secret for all, or one each."""
+def mark_latents(
+    codec: Codec,
+    latents: Tensor,
+    secrets: SecretLike,
+    weight: float = 1.0,
+    size: tuple[int, int] | None = None,
+) -> Tensor:
+    """z + weight * delta(secret), for latents of any size; one secret for all, or one each.
+
+    Latents are (B, C, h, w), or packed, then `size` is their (h, w) before.
+    """
     if isinstance(codec, NoiseCodec):
         raise UnmarkableError(
             "this codec marks the noise that a picture is painted from, which is gone by now: a finished picture "
             "is for the pixel layer"
         )
-    mark = LatentMark(codec, secrets, latents)
+    mark = LatentMark(codec, secrets, latents, size=size)
     return mark.add(latents, mark.share(weight))
 
 
