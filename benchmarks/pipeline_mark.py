@@ -1,4 +1,4 @@
-"""What the mark of pipelines, told from the picture alone, loses against that of `embed`, fitted to copies.
+"""What the mark of pipelines, estimated from the picture alone, loses against that of `embed`, fitted to copies.
 
     python benchmarks/pipeline_mark.py --pictures DIR DIR --folder RUN
 

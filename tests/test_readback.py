@@ -1,4 +1,4 @@
-"""Reading a mark back right after it was written: a glance first, the reader itself where that is not clear."""
+"""Reading a mark back right after it was written: its luma first, the reader itself where that is not clear."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from diffmark.mark.readback import GLANCE_FPR, needed, read_pixels
+from diffmark.mark.readback import LUMA_FPR, needed, read_pixels
 from diffmark.pixel.codec import PixelCodec
 from diffmark.secret import random_secrets
 
@@ -30,7 +30,7 @@ def marked(cover: Image.Image, secret: Any, strength: float = 1.0) -> Image.Imag
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each reading that was more than a glance was a search."""
+    """For each reading beyond that of luma, whether it was a search."""
     found: list[bool] = []
     plain = PixelCodec.read
 
@@ -43,7 +43,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize("size", [(128, 128), (256, 256), (500, 333), (900, 640)])
-def test_a_glance_is_enough_for_a_mark_as_it_is_written(size: tuple[int, int], reads: list[bool]) -> None:
+def test_luma_is_enough_for_a_mark_as_it_is_written(size: tuple[int, int], reads: list[bool]) -> None:
     secret = random_secrets(1)[0]
     image = marked(picture(*size), secret)
     assert read_pixels(PixelCodec(), [image], secret[None]) == []
@@ -52,7 +52,7 @@ def test_a_glance_is_enough_for_a_mark_as_it_is_written(size: tuple[int, int], r
     assert np.array_equal(plain > 0, secret > 0)
 
 
-def test_what_a_glance_leaves_open_is_read_and_searched(reads: list[bool]) -> None:
+def test_what_luma_leaves_open_is_read_and_searched(reads: list[bool]) -> None:
     secret, codec = random_secrets(1)[0], PixelCodec()
     image = marked(picture(512, 512), secret)
     turned = image.transpose(Image.Transpose.ROTATE_90)
@@ -65,9 +65,9 @@ def test_what_a_glance_leaves_open_is_read_and_searched(reads: list[bool]) -> No
     assert reads == [False, True]
 
 
-def test_a_glance_asks_for_more_than_the_rate() -> None:
-    assert needed(64) < needed(64, GLANCE_FPR) < 64
-    assert needed(16) == needed(16, GLANCE_FPR) == 16  # too short for either: all of it
+def test_luma_alone_asks_for_more_than_the_rate() -> None:
+    assert needed(64) < needed(64, LUMA_FPR) < 64
+    assert needed(16) == needed(16, LUMA_FPR) == 16  # too short for either: all of it
 
 
 def test_nothing_to_read_is_no_problem() -> None:

@@ -15,7 +15,7 @@ from diffmark.secret import Bits
 from diffmark.statistics import match_threshold
 
 FPR = 1e-6  # at which the known secret has to be read
-GLANCE_FPR = 1e-10  # at which a glance is enough, so that the reader itself surely reads it
+LUMA_FPR = 1e-10  # at which the luma bands alone are enough, so that the reader itself surely reads it
 Verify = Literal["warn", "raise"] | None
 
 FIELDS = ("images", "frames", "videos", "image", "video", "sample")  # of outputs and of a modular state
@@ -59,9 +59,9 @@ def read_pixels(codec: PixelCodec, pictures: list[Any], secrets: Bits) -> list[s
 
 
 def _margins(codec: PixelCodec, picture: Any, secret: Bits) -> NDArray[np.float64]:
-    """Of a glance where that is enough, else of a plain read; a picture that was cropped or resized is searched."""
-    found = codec.glance(picture).margins
-    if shortfall("", found[None], secret[None], GLANCE_FPR):
+    """Of luma alone where that is enough, else of a plain read; a cropped or resized picture is searched."""
+    found = codec.read_luma(picture).margins
+    if shortfall("", found[None], secret[None], LUMA_FPR):
         found = codec.read(picture, search=False).margins
         if shortfall("", found[None], secret[None]):
             found = codec.read(picture).margins

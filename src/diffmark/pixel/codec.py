@@ -16,7 +16,7 @@ from PIL import Image, ImageChops
 from diffmark.images import ImageError, ImageLike, Picture, read_image
 from diffmark.pixel.keys import OperatorKey, as_key
 from diffmark.pixel.layout import PixelConfig, layout_of
-from diffmark.pixel.reader import FOUND_NATS, Reading, glance, read
+from diffmark.pixel.reader import FOUND_NATS, Reading, read, read_luma
 from diffmark.pixel.spectrum import planes
 from diffmark.pixel.writer import ROUNDS, Writer, add, colours
 from diffmark.secret import Bits, SecretLike, as_secrets, to_hex
@@ -120,9 +120,9 @@ class PixelCodec:
         """Scores of every bit; with `search`, also in pictures that were turned, cropped, mirrored or framed."""
         return read(planes(read_image(image, MAX_PIXELS).image), self.layout, search)
 
-    def glance(self, image: ImageLike) -> Reading:
+    def read_luma(self, image: ImageLike) -> Reading:
         """Scores of the luma bands, without resampling or search: whether a mark that was just written is there."""
-        return glance(planes(read_image(image, MAX_PIXELS).image)[0], self.layout)
+        return read_luma(planes(read_image(image, MAX_PIXELS).image)[0], self.layout)
 
     def _markable(self, image: ImageLike) -> Picture:
         picture = read_image(image, MAX_PIXELS)

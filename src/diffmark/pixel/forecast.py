@@ -1,4 +1,4 @@
-"""A fit without copies: what a mark has to be like is told from the picture alone, in a few milliseconds.
+"""A fit without copies: the parameters of a mark are estimated from the picture alone, in a few milliseconds.
 
 A mark m in a whitened picture is m / deviation, so a pattern behind a mask arrives with mean(mask / deviation) of
 its amplitude; the picture itself says something of each bit, and has some power around each tone. What only copies

@@ -51,7 +51,7 @@ def read(planes: NDArray[np.float32], layout: Layout, search: bool = True) -> Re
     return best
 
 
-def glance(luma: Plane, layout: Layout) -> Reading:
+def read_luma(luma: Plane, layout: Layout) -> Reading:
     """The luma bands of a picture at its own size, or at the frame's if it is larger: a mark that was just written.
 
     It takes a fraction of a plain read's time and says a little less.
