@@ -251,7 +251,7 @@ def test_verdicts_and_chances_in_words(visit):
     assert "chance brings one so close in 1 in 10,000 cases" in said["sentences"][0]
     values = [3.1e-11, 9.7e-8, 0.0021, 0.5, 1, 0, 2e-7, 1e-6]
     words = page.evaluate(
-        "async (v) => { const w = await import('/page/words.js'); return v.map(w.chance) }", values
+        "async (v) => { const w = await import('/page/words.js'); return v.map(w.probability) }", values
     )
     expected = ["3 in 10¹¹", "1 in 10⁷", "2 in 1,000", "50 in 100", "almost certain", "less than 1 in 10³⁰⁰"]
     assert words == [*expected, "2 in 10⁷", "1 in 1,000,000"]

@@ -2,7 +2,7 @@
 
 import { factsOf } from "/page/pixel-words.js";
 import { bitCells, element, factList } from "/page/shown.js";
-import { bitsOf, bytes, cautions, chance } from "/page/words.js";
+import { bitsOf, bytes, cautions, probability } from "/page/words.js";
 
 const FAINT = 1;
 const STRONG = 5;
@@ -80,7 +80,7 @@ function showCandidates(card, candidates) {
   box.hidden = candidates.length === 0;
   box.querySelector("tbody").replaceChildren(
     ...candidates.map((one) => {
-      const cells = [one.principal, one.key ?? "withheld", one.status, one.distance, chance(one.family_wise)];
+      const cells = [one.principal, one.key ?? "withheld", one.status, one.distance, probability(one.family_wise)];
       const row = element("tr");
       row.append(...cells.map((text, place) => element("td", String(text), ["", "code", "", "number", "number"][place])));
       return row;

@@ -2,7 +2,7 @@
 
 import { CALIBRATION, CODEC, MARKED_RATE } from "./pixel-constants.js";
 import { areaOf, isMirrored, rotationOf } from "./pixel-search.js";
-import { chance } from "./words.js";
+import { probability } from "./words.js";
 
 const UNDECIDED_RATE = 1e-2; // more usual evidence than this is no sign of a mark
 const NO_PROOF = "This does not prove that the picture was never marked: a mark can be weakened or removed, or may have "
@@ -23,14 +23,14 @@ export function falseRate(evidence, { tail }) {
 export function blindVerdict(found, keyWords, calibration = CALIBRATION) {
   const { atMost, atLeast } = falseRate(found.evidence, calibration);
   const pictures = `the ${calibration.negatives.toLocaleString("en")} pictures without a mark that this reader was tried on`;
-  const rare = `Of ${pictures}, at most ${chance(atMost)} had as much evidence.`;
+  const rare = `Of ${pictures}, at most ${probability(atMost)} had as much evidence.`;
   if (atMost <= MARKED_RATE) {
     return { kind: "named", headline: `This picture carries a mark of ${keyWords}.`, sentences: [rare, NOT_WHO] };
   }
   if (atMost <= UNDECIDED_RATE) {
     return { kind: "stranger", headline: "Undecided: there may be a weak mark.", sentences: [rare, LARGER] };
   }
-  const usual = `Such evidence is usual without a mark: ${atLeast ? `at least ${chance(atLeast)}` : "many"} of ${pictures} `
+  const usual = `Such evidence is usual without a mark: ${atLeast ? `at least ${probability(atLeast)}` : "many"} of ${pictures} `
     + "had as much.";
   const sentences = found.flat ? [FLAT] : [usual, ...tooSmall(found), NO_PROOF];
   return { kind: "none", headline: `No mark of ${keyWords} was found.`, sentences };

@@ -7,7 +7,7 @@ const ACCIDENT = "On other kinds of pictures, such as photographs, that happens 
 const number = (value) => value.toLocaleString("en");
 
 // "3 in 10¹¹", "2 in 1,000": a probability for people.
-export function chance(p) {
+export function probability(p) {
   if (p >= 0.995) return "almost certain";
   if (p >= 0.095) return `${Math.round(p * 100)} in 100`;
   if (p < 1e-300) return "less than 1 in 10³⁰⁰";
@@ -52,7 +52,7 @@ export function verdict(result) {
 // How near the nearest key is when nobody is named.
 function nearest({ keys, family_wise: p }) {
   if (p > 0.05) return `The nearest of ${all(keys)} is no closer than chance would bring it.`;
-  return `The nearest of ${all(keys)} is closer than usual: chance brings one so close in ${chance(p)} cases. `
+  return `The nearest of ${all(keys)} is closer than usual: chance brings one so close in ${probability(p)} cases. `
     + "That is not enough to name anyone.";
 }
 
@@ -62,7 +62,7 @@ function named({ answer, found }) {
   const [best] = answer.candidates;
   const agree = found.secret.length * 4 - best.distance;
   const sentences = [
-    `The chance of a false match among ${all(answer.keys)} is ${chance(answer.family_wise)}.`,
+    `The chance of a false match among ${all(answer.keys)} is ${probability(answer.family_wise)}.`,
     `${agree} of ${found.secret.length * 4} bits agree with the key.`,
   ];
   if (best.status !== "live") sentences.push(`The key is ${best.status} by now; pictures outlive their key.`);
@@ -79,7 +79,7 @@ function named({ answer, found }) {
 function anonymous(found) {
   const ask = "Whose it is, an auditor's token can ask.";
   if (found.verdict === "marked") {
-    const sure = `Of the unmarked images that the codec was calibrated on, ${chance(found.p_value)} are read as surely.`;
+    const sure = `Of the unmarked images that the codec was calibrated on, ${probability(found.p_value)} are read as surely.`;
     return { kind: "stranger", headline: "This image seems to carry a mark.", sentences: [sure, ACCIDENT, ask] };
   }
   return {
