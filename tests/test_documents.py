@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from diffmark.cli import app
+from diffmark.latent.files import bundled_codecs
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -90,6 +91,14 @@ def test_files_that_a_page_names_exist(page):
     assert not [
         name for name, wanted in patterns.items() if not any(list(root.glob(wanted)) for root in roots)
     ]
+
+
+def test_every_codec_that_ships_is_listed_with_its_use():
+    listed = (
+        (ROOT / "docs" / "mark.md").read_text().split("<!-- codecs -->")[1].split("<!-- end codecs -->")[0]
+    )
+    names = re.findall(r"^\| `([\w-]+)` \|", listed, re.MULTILINE)
+    assert sorted(names) == sorted(["pixel", *bundled_codecs()])
 
 
 def test_make_targets_exist():
