@@ -38,7 +38,7 @@ KEYS, SECRETS = 16, 20
 STATED = (1e-2, 1e-3, 1e-4)
 WITH_SECRET = (1e-3, 1e-6)
 PAGES = {"tune": 360, "test": 180}
-FEWEST = 50  # pictures of a group whose bits are tested for leaning
+MIN_PICTURES = 50  # pictures of a group whose bits are tested for leaning
 
 _state: dict[str, Any] = {}
 
@@ -175,7 +175,7 @@ def leanings(rows: list[Row]) -> dict[str, Any]:
         by_key = []
         for key in range(KEYS):
             margins = np.array([row["margins"] for row in group if row["key"] == key])
-            if len(margins) >= FEWEST:
+            if len(margins) >= MIN_PICTURES:
                 by_key.append(leaning(margins))
         if by_key:
             found[f"{name}, JPEG" if jpeg else name] = {

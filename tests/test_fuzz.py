@@ -399,8 +399,8 @@ def test_no_more_of_an_archive_is_unpacked_than_a_picture_may_have(monkeypatch):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.png", bytes(50_000))
-    monkeypatch.setattr(pictures, "LARGEST", 50_000)
+    monkeypatch.setattr(pictures, "MAX_UNPACKED_BYTES", 50_000)
     assert pictures.mark_archive(buffer.getvalue(), lambda data: data)
-    monkeypatch.setattr(pictures, "LARGEST", 49_999)
+    monkeypatch.setattr(pictures, "MAX_UNPACKED_BYTES", 49_999)
     with pytest.raises(ImageError, match="49,999 bytes"):
         pictures.mark_archive(buffer.getvalue(), lambda data: data)

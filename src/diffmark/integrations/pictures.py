@@ -19,7 +19,7 @@ from diffmark.secret import SecretLike
 
 FORMATS = {"PNG": "PNG", "JPEG": "JPEG", "MPO": "JPEG", "WEBP": "WEBP"}
 QUALITY = 95  # of lossy formats
-LARGEST = 100_000_000  # bytes of an image in an archive
+MAX_UNPACKED_BYTES = 100_000_000  # bytes of an image in an archive
 DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,([A-Za-z0-9+/=]+)")
 ENCODED = ("b64_json", "partial_image_b64")  # fields that hold an image file as base64
 CALL = ("result", "image_generation_call")  # the same in an item of this type, of the Responses API
@@ -46,8 +46,8 @@ def mark_archive(archive: bytes, mark: MarkFile) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(archive)) as given, zipfile.ZipFile(buffer, "w") as made:
         for member in given.infolist():
-            if member.file_size > LARGEST:  # as it says of itself; no more than that is unpacked
-                raise ImageError(f"an archive with a file of more than {LARGEST:,} bytes")
+            if member.file_size > MAX_UNPACKED_BYTES:  # as it says of itself; no more than that is unpacked
+                raise ImageError(f"an archive with a file of more than {MAX_UNPACKED_BYTES:,} bytes")
             made.writestr(member.filename, mark(given.read(member)))
     return buffer.getvalue()
 

@@ -16,8 +16,8 @@ from diffmark.latent.lean import Lean
 
 # Upper-tail probabilities at which the scores of the negatives are kept.
 TAIL = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5, 1e-5)
-FEWEST = 20  # unmarked images of a calibration
-FEWEST_FOR_LEAN = 500  # of the lean of its bits
+MIN_UNMARKED = 20  # unmarked images of a calibration
+MIN_UNMARKED_FOR_LEAN = 500  # of the lean of its bits
 
 
 def evidence(margins: ArrayLike) -> Any:
@@ -27,8 +27,8 @@ def evidence(margins: ArrayLike) -> Any:
 
 def check_negatives(count: int) -> None:
     """Whether so many unmarked images are enough for a calibration."""
-    if count < FEWEST:
-        raise ValueError(f"a calibration needs at least {FEWEST} unmarked images, got {count}")
+    if count < MIN_UNMARKED:
+        raise ValueError(f"a calibration needs at least {MIN_UNMARKED} unmarked images, got {count}")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Calibration:
     ) -> Calibration:
         """From the network's own margins of unmarked images, (N, L): their evidence, and their lean."""
         values = np.asarray(margins, dtype=np.float64)
-        lean = Lean.measure(values) if len(values) >= FEWEST_FOR_LEAN else None
+        lean = Lean.measure(values) if len(values) >= MIN_UNMARKED_FOR_LEAN else None
         return replace(cls.measure(evidence(values), measured, vae), lean=lean)
 
     @classmethod

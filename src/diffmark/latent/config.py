@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LARGEST = 65536  # bound on every size in a config, so that a damaged file cannot ask for all memory
+MAX_SIZE = 65536  # bound on every size in a config, so that a damaged file cannot ask for all memory
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class LatentConfig:
     def check_sizes(self, *more: int) -> None:
         """Raise unless these and all sizes of the latent space are whole numbers within bounds."""
         sizes = [self.length, self.channels, self.height, self.width, self.pixels_per_latent, *more]
-        if any(isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= LARGEST for n in sizes):
-            raise ValueError(f"sizes are whole numbers from 1 to {LARGEST}, got {sizes}")
+        if any(isinstance(n, bool) or not isinstance(n, int) or not 0 < n <= MAX_SIZE for n in sizes):
+            raise ValueError(f"sizes are whole numbers from 1 to {MAX_SIZE}, got {sizes}")
 
     @property
     def image_size(self) -> tuple[int, int]:

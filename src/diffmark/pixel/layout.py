@@ -15,7 +15,7 @@ from diffmark.pixel.tones import Tones
 
 MAX_LENGTH = 128  # bits
 LAYOUTS = 16  # that are kept, each about 2 MB: as many as a ring has keys
-LEAST_GAIN = 0.05  # of a band in which nothing stands out, so that bits are read all the same
+MIN_GAIN = 0.05  # of a band in which nothing stands out, so that bits are read all the same
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def to_frame(planes: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def gains(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Mean signal of each band, estimated without the secret: sqrt(mean_b s_b^2 - 1), (K, L) -> (K,)."""
-    return np.sqrt(np.maximum(np.mean(scores**2, axis=-1) - 1, LEAST_GAIN**2))
+    return np.sqrt(np.maximum(np.mean(scores**2, axis=-1) - 1, MIN_GAIN**2))
 
 
 def margins(scores: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -28,7 +28,7 @@ KEEP_ALIVE = (
     75  # seconds: longer than proxies keep connections, so that the service closes none under a request
 )
 GRACE = 30  # seconds that requests under way have when the service stops
-STUCK = 30  # seconds without a sign of life until a worker is replaced; a busy one is no dead one
+WORKER_TIMEOUT = 30  # seconds without a sign of life until a worker is replaced; a busy one is no dead one
 LOGGING = {  # one JSON line a request on stdout; uvicorn's own on stderr
     "version": 1,
     "disable_existing_loggers": False,
@@ -103,7 +103,7 @@ def run(options: Options) -> None:
             "diffmark.server.launch:worker",
             factory=True,
             workers=options.workers,
-            timeout_worker_healthcheck=STUCK,
+            timeout_worker_healthcheck=WORKER_TIMEOUT,
             **shared,
         )
 

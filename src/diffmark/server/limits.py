@@ -32,7 +32,7 @@ class Limits:
         return replace(self, per_minute=self.public_per_minute, burst=self.public_burst)
 
 
-MOST_BUCKETS = 20_000  # full ones are forgotten beyond
+MAX_BUCKETS = 20_000  # full ones are forgotten beyond
 
 
 class RateLimiter:
@@ -48,7 +48,7 @@ class RateLimiter:
         now = time.monotonic() if now is None else now
         rate = self.limits.per_minute / 60
         with self._lock:
-            if len(self._buckets) > MOST_BUCKETS:
+            if len(self._buckets) > MAX_BUCKETS:
                 self._forget(now, rate)
             left, when = self._buckets.get(token, (float(self.limits.burst), now))
             left = min(self.limits.burst, left + (now - when) * rate)

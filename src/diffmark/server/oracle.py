@@ -17,8 +17,8 @@ from diffmark.detection.decision import Detection
 from diffmark.server.limits import Limits
 from diffmark.server.models import Found
 
-FINEST = 1e-6  # the smallest p-value that is shown to those who are not auditors
-KEPT = 4096  # answers that are remembered
+MIN_SHOWN_P = 1e-6  # the smallest p-value that is shown to those who are not auditors
+MAX_REMEMBERED = 4096  # answers that are remembered
 COARSE = "exact figures are for auditors"
 
 
@@ -27,7 +27,7 @@ def coarse(found: Found) -> Found:
     p_value = (
         None
         if found.p_value is None
-        else max(FINEST, 10.0 ** math.ceil(math.log10(max(found.p_value, FINEST))))
+        else max(MIN_SHOWN_P, 10.0 ** math.ceil(math.log10(max(found.p_value, MIN_SHOWN_P))))
     )
     hidden = {"p_value": p_value, "matches": None, "threshold": None, "explanation": COARSE}
     return found.model_copy(update=hidden | ({} if found.verdict == "marked" else {"secret": ""}))
@@ -46,7 +46,7 @@ def addresses_of(limits: Limits) -> Limits:
 class Answers:
     """The latest detections by the digest of the file and of what was asked of it."""
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, kept: int = MAX_REMEMBERED) -> None:
         self.kept = kept
         self._lock = threading.Lock()
         self._found: OrderedDict[bytes, Detection] = OrderedDict()

@@ -18,8 +18,8 @@ from diffmark.parallel import cores
 from diffmark.secret import Bits
 from diffmark.server.batching import Batcher, OverloadError
 
-GUESS = 0.1  # seconds that an image is read in, until some were
-PATIENCE = 0.5  # share of a request's time that it may wait for others
+FIRST_SECONDS = 0.1  # seconds that an image is read in, until some were
+MAX_WAIT_SHARE = 0.5  # share of a request's time that it may wait for others
 
 
 class Reading:
@@ -30,7 +30,7 @@ class Reading:
         self.latent = detector.latent
         self.batcher = Batcher(self.latent, capacity) if self.latent else None
         self._places = threading.BoundedSemaphore(capacity)
-        self.threads, self.mean = threads or cores(), GUESS
+        self.threads, self.mean = threads or cores(), FIRST_SECONDS
         self._pool = ThreadPoolExecutor(self.threads, "diffmark-pixel")
 
     @property
@@ -48,7 +48,7 @@ class Reading:
         """Detections in the order of the pictures; TimeoutError after so many seconds."""
         question = self.detector.question(secrets)
         wait = self._pool._work_queue.qsize() * self.mean / self.threads
-        if wait > PATIENCE * seconds:
+        if wait > MAX_WAIT_SHARE * seconds:
             raise OverloadError(f"images wait for {wait:.0f} s already")
         deadline = time.monotonic() + seconds
 

@@ -36,7 +36,7 @@ PUBLIC_PHRASE = "diffmark public key for trying out"  # its SHA-256 is the publi
 NAMES: dict[ModuleType, str] = {
     keys: "KEY_BYTES SALT",
     spectrum: "FRAME WINDOW NOISE_FLOOR CLIP OUTLIER AXIS_GUARD GRID GRID_GUARD MAX_AREA TO_PLANES",
-    layout: "LEAST_GAIN BANDS",
+    layout: "MIN_GAIN BANDS",
     tones: "COUNT LOW HIGH APART STEPS",
     search: (
         "SIZE ANGLES STEP MIN_SCALE MAX_SCALE LOCAL PEAK ASPECTS CANDIDATES MIN_PEAK POSITIONS TURN_STEP "

@@ -139,7 +139,7 @@ export function toFrame(plane) {
 export function gains(scores) {
   return scores.map((band) => {
     const power = band.reduce((sum, score) => sum + score * score, 0) / band.length;
-    return Math.sqrt(Math.max(power - 1, LAYOUT.LEAST_GAIN ** 2));
+    return Math.sqrt(Math.max(power - 1, LAYOUT.MIN_GAIN ** 2));
   });
 }
 

@@ -20,7 +20,7 @@ export const SPECTRUM = {
 };
 
 export const LAYOUT = {
-  LEAST_GAIN: 0.05,
+  MIN_GAIN: 0.05,
   BANDS: [{"name": "luma-1", "plane": 0, "low": 28, "high": 44}, {"name": "luma-2", "plane": 0, "low": 44, "high": 64}, {"name": "luma-3", "plane": 0, "low": 64, "high": 88}, {"name": "luma-4", "plane": 0, "low": 88, "high": 112}, {"name": "luma-5", "plane": 0, "low": 112, "high": 136}, {"name": "blue-1", "plane": 1, "low": 20, "high": 32}, {"name": "red-1", "plane": 2, "low": 20, "high": 32}],
   LENGTH: 64,
 };
