@@ -98,7 +98,6 @@ def main() -> None:
         with serving(create_app(Service(detector, registry))) as address:
             wide = browser.new_page(viewport={"width": 1100, "height": 820})
             wide.goto(address)
-            shoot(wide, "login")
             sign_in(wide, address, token)
             wide.get_by_label("Reason").fill("complaint 17")
             upload(wide, ("shared.png", marked))
