@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from markdown_tables import table
 from pictures import Row
-from pixel_attacks import COMBINED, HARSH, KEPT, MOVED, ROUND_TRIPS, waves
+from pixel_attacks import COMBINED, HARSH, KEPT, MOVED, ROUND_TRIPS, STRENGTHS, waves
 
 from diffmark.statistics import clopper_pearson, match_threshold
 
@@ -124,9 +124,26 @@ def attack_table(found: dict[str, Any], methods: list[str], wanted: list[str]) -
         entries = [found[method]["cells"].get(attack) for method in methods]
         if not any(entries):
             continue
-        shown = [f"{e['bit_accuracy']:.3f} ({e['marked']:.2f})" if e else "" for e in entries]
-        lines.append([attack, _asked(attack), *shown])
+        lines.append([attack, _asked(attack), *map(_shown, entries)])
     return table(["after", "asked", *heads], lines) if lines else "Not measured yet."
+
+
+def waves_table(found: dict[str, Any], methods: list[str]) -> str:
+    """The same for the distortions of WAVES: a line for each distortion and mark, a column for each strength."""
+    names = list(waves())
+    lines = []
+    for distortion in dict.fromkeys(name.rsplit(" ", 1)[0] for name in names):
+        mine = [name for name in names if name.rsplit(" ", 1)[0] == distortion]
+        for method in methods:
+            cells = found[method]["cells"] if method in found else {}
+            if any(name in cells for name in mine):
+                head = [distortion.removeprefix("waves "), f"{method}{_counted(cells, mine)}"]
+                lines.append([*head, *(_shown(cells.get(name)) for name in mine)])
+    return table(["distortion", "mark", *map(str, STRENGTHS)], lines) if lines else "Not measured yet."
+
+
+def _shown(cell: dict[str, Any] | None) -> str:
+    return f"{cell['bit_accuracy']:.3f} ({cell['marked']:.2f})" if cell else ""
 
 
 def _counted(cells: dict[str, Any], wanted: list[str]) -> str:
@@ -150,7 +167,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
     return {
         "pixel visibility": visibility_table(found),
         "pixel robustness": attack_table(found, main, figures),
-        "pixel waves": attack_table(found, main, list(waves())),
+        "pixel waves": waves_table(found, main),
         "pixel sizes": attack_table(found, [n for n in others if "px" in n], [*KEPT, *MOVED]),
         "pixel curve": attack_table(found, [n for n in others if "quality" in n], list(CURVE)),
     }
