@@ -23,6 +23,7 @@ _HOME = {
     "OperatorKey": "pixel.keys",
     "PayloadScheme": "payload.scheme",
     "PixelCodec": "pixel.codec",
+    "Registry": "registry.registry",
     "WatermarkCallback": "mark.steps",
     "detect": "api",
     "embed": "api",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from diffmark.payload.scheme import PayloadScheme
     from diffmark.pixel.codec import PixelCodec
     from diffmark.pixel.keys import OperatorKey
+    from diffmark.registry.registry import Registry
     from diffmark.secret import random_secrets
 
 
