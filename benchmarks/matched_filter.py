@@ -23,8 +23,8 @@ from diffmark.latent.pictures import from_levels, psnr
 from diffmark.provenance import provenance
 from diffmark.training.pixels import round_trip
 from diffmark.vista import load_autoencoder
-from diffmark.vista.evaluation import unseen
 from diffmark.vista.paint import paint
+from diffmark.vista.scenes import HELD_OUT, random_scene
 
 LENGTH, BATCH = 64, 16
 DEVIATIONS = (0.09, 0.06, 0.05, 0.04, 0.03, 0.02)
@@ -44,7 +44,7 @@ def measure(images: int, seed: int) -> list[dict[str, float]]:
     secrets = torch.randint(0, 2, (images, LENGTH), generator=generator)
     deltas = rescale(torch.einsum("bl,lchw->bchw", 2.0 * secrets - 1, codes), 1.0)
     rows: list[dict[str, list[Tensor]]] = [{} for _ in DEVIATIONS]
-    scenes = unseen(images)
+    scenes = [random_scene(HELD_OUT + number) for number in range(images)]
     for start in tqdm(range(0, images, BATCH), "pictures", disable=None):
         part = slice(start, start + BATCH)
         pictures = torch.cat([from_levels(paint(scene)[None]) for scene in scenes[part]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -107,3 +108,31 @@ def test_no_big_file_but_weights_is_tracked():
     files = [ROOT / name for name in listed.stdout.split("\0") if name]
     big = {path.name for path in files if path.is_file() and path.stat().st_size > 2**20}
     assert {name for name in big if not name.endswith(".safetensors")} <= {"signal_pictures.png"}
+
+
+def test_scripts_import_names_that_exist():
+    """Of this package and of each other: nothing runs most of them in a test."""
+    scripts = [path for room in ("benchmarks", "integrations") for path in (ROOT / room).rglob("*.py")]
+    beside = {path.stem: path for path in (ROOT / "benchmarks").glob("*.py")}
+    lost = []
+    for path in scripts:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
+                continue
+            if node.module.split(".")[0] == "diffmark":
+                known = importlib.import_module(node.module)
+                missing = [one.name for one in node.names if not has(known, one.name)]
+            elif node.module in beside:
+                text = beside[node.module].read_text()
+                missing = [one.name for one in node.names if not re.search(rf"\b{one.name}\b", text)]
+            else:
+                continue
+            lost += [f"{path.name}: {node.module}.{name}" for name in missing]
+    assert len(scripts) > 50
+    assert not lost
+
+
+def has(module, name):
+    """Whether `from module import name` works."""
+    inside = hasattr(module, "__path__") and importlib.util.find_spec(f"{module.__name__}.{name}")
+    return hasattr(module, name) or bool(inside)
