@@ -8,6 +8,7 @@ import json
 import re
 
 import pytest
+from PIL import Image
 from pixel_vectors import SECRET, scene
 from typer.testing import CliRunner
 
@@ -62,6 +63,19 @@ def test_it_holds_offline_for_its_image_and_no_other(files):
     done = verify(files, files / "v.json", files / "other.png")
     assert (done.exit_code, json.loads(done.output)["holds"]) == (1, False)
     assert "another file" in done.output
+
+
+def test_it_takes_the_options_of_detect(files, tmp_path):
+    with Image.open(files / "marked.png") as marked:
+        marked.rotate(20).save(tmp_path / "turned.png")
+    said = {}
+    for name, options in (("searched", []), ("plain", ["--plain"]), ("vae", ["--vae", "nowhere"])):
+        arguments = ["verdict", "sign", tmp_path / "turned.png", "--sign-key", files / "key.pem"]
+        arguments += ["--codec", "pixel", "--secret", SECRET, "--out", tmp_path / f"{name}.json", *options]
+        said[name] = run(app, list(map(str, arguments)))
+    assert "  marked  " in said["searched"].output
+    assert "  not marked  " in said["plain"].output
+    assert "reads without an autoencoder" in str(said["vae"].exception) + said["vae"].output
 
 
 def test_it_holds_neither_secret_nor_margins(files):

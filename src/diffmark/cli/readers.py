@@ -1,4 +1,4 @@
-"""Which detector reads, and how: the options that detect, identify, bulk, c2pa recover and serve share."""
+"""Which detector reads, and how: the options that all commands share that read."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import typer
 
 from diffmark.cli.marks import KeyFile
 from diffmark.cli.opening import Commands, Json, show
+from diffmark.cli.readers import Device, Plain, ReaderName, Vae, open_reader
 
 app = Commands(help="Signed verdicts that can be checked offline.", no_args_is_help=True)
 
@@ -46,8 +47,11 @@ def sign(
     secret: Annotated[
         str | None, typer.Option(help="Hex of a secret to look for; it is not written into the verdict.")
     ] = None,
-    codec: Annotated[str, typer.Option(help="auto, pixel, or a latent codec's name or folder.")] = "auto",
+    codec: ReaderName = "auto",
     operator_key: KeyFile = None,
+    vae: Vae = None,
+    plain: Plain = False,
+    device: Device = None,
     fpr: Annotated[float, typer.Option(help="False-positive rate of the verdict.")] = 1e-3,
     issuer: Annotated[str | None, typer.Option(help="Who says so.")] = None,
 ) -> None:
@@ -61,13 +65,13 @@ def sign(
         if target is not None and target.exists():
             raise ValueError(f"{target} is there already: choose another place")
 
-    from diffmark.detection.joint import open_detector
     from diffmark.verdict import statement_of
     from diffmark.verdict.jws import flattened
     from diffmark.verdict.sheet import sheet
 
     data = image.read_bytes()
-    found = open_detector(codec, None, operator_key, fpr=fpr).detect(data, secret)
+    detector = open_reader(codec, vae, operator_key, plain, fpr=fpr, device=device)
+    found = detector.detect(data, secret)
     statement = statement_of(data, found, issuer=issuer)
     text = statement.signed(signing)
     if page is not None:
