@@ -110,7 +110,7 @@ class PixelCodec:
     ) -> NDArray[np.float32]:
         """What `embed` adds before it rounds to 8 bits, (H, W, 3) in levels of 0 ... 255.
 
-        `rounds` of fitting to copies: each costs about a third of the time; with 0 all is estimated from the picture.
+        `rounds` of fitting to copies: each costs about a third of the time; 0 estimates all from the picture.
         """
         picture = self._markable(image)
         fit = Writer(self.layout, quality, rounds).fit(picture.image, as_secrets(secret, self.length)[0])

@@ -1,8 +1,8 @@
 """Teach a text encoder its words: each state after the caption's end says which words the caption had.
 
 Stable Diffusion's text encoder comes pretrained from CLIP; this one learns with the denoiser, which asks for big
-things first. Words of small things (house, boat) were never distinguished from words that mean nothing: they changed no
-picture.
+things first. Words of small things (house, boat) were never distinguished from words that mean nothing: they
+changed no picture.
 """
 
 from __future__ import annotations
