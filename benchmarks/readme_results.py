@@ -134,6 +134,7 @@ def fill_results(text: str) -> str:
     said = f"""## The shipped codecs of the generation layer
 
 {survival_tables.section()}
+{survival_tables.persistent_section()}
 ### `vista-final`: a learned delta at z0
 
 A codec of the paper's networks that marks z0 (injection `final`); same-seed PSNR is
@@ -265,6 +266,7 @@ PAGES = {
     "docs/service.md": fill_service,
     "docs/training.md": fill_training,
     "src/diffmark/codecs/vista/README.md": survival_tables.fill_card,
+    "src/diffmark/codecs/vista-persistent/README.md": survival_tables.fill_persistent_card,
 }
 
 

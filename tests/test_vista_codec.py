@@ -88,6 +88,28 @@ def test_the_noise_codec_is_what_was_measured():
     assert codec.injection == Injection(**config["injection"])
 
 
+def test_the_persistent_codec_is_what_was_measured():
+    codec = Codec.from_pretrained("vista-persistent")
+    config = json.loads((SURVIVAL / "vista_persistent.json").read_text())["config"]
+    assert config["weights"] == weights_digest(codec, half=True)
+    assert codec.injection == Injection(**config["injection"])
+    assert codec.injection.mode == "persistent"
+
+
+def test_the_persistent_codec_marks_what_a_pipeline_makes():
+    codec, pipe = Codec.from_pretrained("vista-persistent"), load_pipeline("vista")
+    pipe.set_progress_bar_config(disable=True)
+    secret = np.random.default_rng(0).integers(0, 2, 64, dtype=np.uint8)
+    with watermark(pipe, codec, secret, pixel=False):
+        image = pipe(
+            "a lake below mountains",
+            num_inference_steps=20,
+            guidance_scale=4.0,
+            generator=torch.Generator().manual_seed(1),
+        ).images[0]
+    assert Detector(codec, pipe.vae, fpr=1e-3).detect(image, secret).marked
+
+
 def test_the_noise_codec_marks_what_a_pipeline_makes():
     codec, pipe = Codec.from_pretrained("vista"), load_pipeline("vista")
     pipe.set_progress_bar_config(disable=True)
