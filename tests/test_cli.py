@@ -70,6 +70,9 @@ def test_generate_writes_pictures_and_records(run, tmp_path, model_folder, codec
     assert [r["seed"] for r in records] == [7, 8]
     assert records[0]["secret"] != records[1]["secret"]
     assert records[0]["secret"] in text
+    (note,) = records[0]["notes"]  # of a codec without training
+    assert "of 64 bits are read back, 45 are needed" in note
+    assert f"note: {note}" in text
     with Image.open(out / "00000.png") as image:
         assert image.size == (64, 64)
     first = (out / "00000.png").read_bytes()
@@ -229,6 +232,7 @@ def test_info(run, codec_folder):
     assert json.loads(text)["torch"] == torch.__version__
     code, text, _ = run("info", codec_folder)
     assert "not calibrated" in text
+    assert "none are needed" in run("info", "vista")[1]
     assert run("info")[0] == 0
 
 

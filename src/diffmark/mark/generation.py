@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from diffmark.latent.injection import Injection
 from diffmark.mark.context import watermark
 from diffmark.mark.errors import UnmarkableError
 from diffmark.mark.readback import Verify
-from diffmark.pixel.codec import PixelCodec
+from diffmark.pixel.codec import MarkWarning, PixelCodec
 from diffmark.records import RECORDS, append_record
 from diffmark.secret import Bits, to_hex
 
@@ -98,7 +100,8 @@ def generate_into(
 
     The image is complete before its line is written, and the line is on disk before the next image starts.
     Images that are there already are kept: new ones take the next numbers. `finish` gets each image's file, secret
-    and media type before the image takes its place, may sign the file, and returns what to add to the record.
+    and media type before the image takes its place, may sign the file, and returns what to add to the record. What
+    cannot be read back is a note of the record.
     """
     folder, sampling = Path(folder), sampling or Sampling()
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +111,8 @@ def generate_into(
         latent["injection"] = asdict(sampling.injection or codec.injection)
     first = 1 + max((int(path.stem) for path in folder.glob("*.png") if path.stem.isdigit()), default=-1)
     for number, spec in enumerate(specs, start=first):
-        image = generate(pipe, codec, spec, sampling, pixel=pixel)
+        with _noting() as notes:
+            image = generate(pipe, codec, spec, sampling, pixel=pixel)
         path = folder / f"{number:05d}.png"
         partial = path.with_suffix(".part")
         image.save(partial, "PNG")
@@ -127,6 +131,21 @@ def generate_into(
             "diffmark": __version__,
             **(provenance or {}),
             **added,
+            "notes": notes,
         }
         append_record(folder / RECORDS, record)
         yield record
+
+
+@contextmanager
+def _noting() -> Iterator[list[str]]:
+    """What is wrong with marks, as notes instead of warnings; other warnings pass."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", MarkWarning)
+        yield notes
+    for warning in caught:
+        if issubclass(warning.category, MarkWarning):
+            notes.append(str(warning.message))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
