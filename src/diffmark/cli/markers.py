@@ -26,10 +26,23 @@ class Marker:
         self.length, self._mark = length, mark
 
     def write(
-        self, path: Path, bits: Any, target: Path, finish: Callable[..., dict[str, Any]] | None
+        self,
+        path: Path,
+        bits: Any,
+        target: Path,
+        finish: Callable[..., dict[str, Any]] | None,
+        log: Callable[[dict[str, Any]], None],
     ) -> dict[str, Any]:
+        """What is recorded of a file: it is logged before the file takes its place, so that no secret is lost."""
         image, picture, record = self._mark(path, bits)
-        return record | _write(image, picture, target, bits, finish)
+        format = FORMATS[target.suffix.lower()]
+        with _partial(target) as partial:
+            _save(image, picture, partial, format)
+            if finish:
+                record |= finish(partial, bits, f"image/{format.lower()}", Path(picture.source))
+            log(record)
+            os.replace(partial, target)
+        return record
 
     @staticmethod
     @contextmanager
@@ -111,21 +124,22 @@ def latent_marker(codec: str, vae: str | None, strength: float | None, ring: Key
     return Marker(detector.length, mark)
 
 
-def _write(
-    image: Any, picture: Any, target: Path, bits: Any, finish: Callable[..., dict[str, Any]] | None
-) -> dict[str, Any]:
-    """Write a marked image with its source's metadata, and sign it; it is complete before it takes its place."""
-    from diffmark.metadata import save_with_metadata
-
+@contextmanager
+def _partial(target: Path) -> Iterator[Path]:
+    """A place beside a file's own, where it becomes complete; what is left there is removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial, name = target.with_name(f"{target.name}.part"), FORMATS[target.suffix.lower()]
+    partial = target.with_name(f"{target.name}.part")
     try:
-        if isinstance(image, list):  # frames
-            picture.save(image, partial, name)
-        else:
-            save_with_metadata(image, picture, partial, name, QUALITY)
-        added = finish(partial, bits, f"image/{name.lower()}", Path(picture.source)) if finish else {}
-        os.replace(partial, target)
+        yield partial
     finally:
         partial.unlink(missing_ok=True)
-    return added
+
+
+def _save(image: Any, picture: Any, path: Path, format: str) -> None:
+    """A marked picture, or the frames of an animation, with its source's metadata."""
+    from diffmark.metadata import save_with_metadata
+
+    if isinstance(image, list):  # frames
+        picture.save(image, path, format)
+    else:
+        save_with_metadata(image, picture, path, format, QUALITY)

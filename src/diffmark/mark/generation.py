@@ -98,7 +98,7 @@ def generate_into(
 ) -> Iterator[dict[str, Any]]:
     """Make each spec's image in `folder` and yield its record, which is also a line of images.jsonl.
 
-    The image is complete before its line is written, and the line is on disk before the next image starts.
+    The image is complete before its line is written, and the line is on disk before the image takes its place.
     Images that are there already are kept: new ones take the next numbers. `finish` gets each image's file, secret
     and media type before the image takes its place, may sign the file, and returns what to add to the record. What
     cannot be read back is a note of the record.
@@ -117,7 +117,6 @@ def generate_into(
         partial = path.with_suffix(".part")
         image.save(partial, "PNG")
         added = finish(partial, spec.secret, "image/png") if finish else {}
-        os.replace(partial, path)
         record = {
             "file": path.name,
             "prompt": spec.prompt,
@@ -134,6 +133,7 @@ def generate_into(
             "notes": notes,
         }
         append_record(folder / RECORDS, record)
+        os.replace(partial, path)
         yield record
 
 
