@@ -92,6 +92,7 @@ def pixel_marker(ring: KeyRing, quality: float | None, vae: str | None, strength
 def latent_marker(codec: str, vae: str | None, strength: float | None, ring: KeyRing) -> Marker:
     from diffmark.detection.latent import Detector
     from diffmark.images import read_image
+    from diffmark.mark.generation import NO_MARK
     from diffmark.mark.image import embed as mark_latent
     from diffmark.metrics import psnr
     from diffmark.secret import to_hex
@@ -107,7 +108,7 @@ def latent_marker(codec: str, vae: str | None, strength: float | None, ring: Key
         if reached < VISIBLE_PSNR:
             notes.append(f"PSNR {reached:.1f} dB: the mark is seen by anybody; --codec pixel is not")
         if dose == 0:
-            notes.append("a strength of 0 writes no mark: the picture is not marked")
+            notes.append(NO_MARK)
         elif read < detector.length:
             notes.append(
                 f"{read} of {detector.length} bits are read back: this picture may not be found again"

@@ -23,6 +23,9 @@ from diffmark.pixel.codec import MarkWarning, PixelCodec
 from diffmark.records import RECORDS, append_record
 from diffmark.secret import Bits, to_hex
 
+NO_MARK = "a strength of 0 writes no mark: the picture is not marked"
+PIXEL_ALONE = "a strength of 0 leaves the generation layer out: the pixel layer marks alone"
+
 
 @dataclass(frozen=True)
 class ImageSpec:
@@ -113,6 +116,8 @@ def generate_into(
     for number, spec in enumerate(specs, start=first):
         with _noting() as notes:
             image = generate(pipe, codec, spec, sampling, pixel=pixel)
+        if codec is not None and sampling.strength == 0:
+            notes.append(NO_MARK if pixel is None else PIXEL_ALONE)
         path = folder / f"{number:05d}.png"
         partial = path.with_suffix(".part")
         image.save(partial, "PNG")
