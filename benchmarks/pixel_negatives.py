@@ -27,6 +27,7 @@ from numpy.typing import NDArray  # noqa: E402
 from pictures import Row, Run, fixed_keys, of_share  # noqa: E402
 from pixel_corpus import Corpus  # noqa: E402
 from pixel_pages import render_pages  # noqa: E402
+from pixel_tables import bits_table  # noqa: E402
 from scipy import stats  # noqa: E402
 
 from diffmark.latent.calibration import Calibration  # noqa: E402
@@ -250,7 +251,7 @@ def write(run: Run, seed: int, calibration_path: Path, out: Path, docs: Path | N
     found = report(rows, calibration, seed)
     out.write_text(json.dumps({**head, "results": found}, indent=1) + "\n")
     if docs:
-        pictures.fill(docs, {"pixel negatives": table(found)})
+        pictures.fill(docs, {"pixel negatives": table(found), "pixel bits": bits_table(found)})
 
 
 def main() -> None:

@@ -181,9 +181,10 @@ def write(run: Run, seed: int, out: Path, docs: list[Path]) -> None:
     head = {"command": command_line(), "seed": seed, "versions": versions(), "revision": run.revision}
     head["earlier"] = {"methods": list(kept), "revision": of}
     config = {"fpr": FPR, "skipped": SEEN, "pixel_code": run.code, "folders": run_folders(run)}
-    out.write_text(json.dumps({**head, "config": config, "results": found}, indent=1) + "\n")
+    document = {**head, "config": config, "results": found}
+    out.write_text(json.dumps(document, indent=1) + "\n")
     for page in docs:
-        pictures.fill(page, tables(found))
+        pictures.fill(page, tables(document))
 
 
 def earlier_results(out: Path, found: dict[str, Any]) -> tuple[dict[str, Any], str | None]:

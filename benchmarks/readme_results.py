@@ -13,7 +13,7 @@ import survival_tables
 from evaluation_tables import evaluation_section, generated_section, rate_cell
 from markdown_tables import between, table
 from pixel_attacks import COMBINED, HARSH, KEPT, MOVED
-from pixel_tables import FPR, RIVALS, tables
+from pixel_tables import FPR, RIVALS, bits_table, speed_table, tables, titles
 
 ROOT = Path(__file__).parents[1]
 ATTACKS = {
@@ -168,7 +168,7 @@ def fill_readme(text: str) -> str:
 
 def methods_table(document: dict[str, Any], seconds: dict[str, float]) -> str:
     """How visible each method's mark is, what it survives and how long reading takes, on the same pictures."""
-    robustness = document["results"]
+    robustness, called = document["results"], titles(document)
     groups = {
         "compressed, resized, noise, light": KEPT,
         "turned, mirrored, cropped, framed": MOVED,
@@ -184,7 +184,7 @@ def methods_table(document: dict[str, Any], seconds: dict[str, float]) -> str:
             cells.append(f"{fmean(marked):.2f}" if marked else "")
         took = seconds.get("pixel, plain" if name == "pixel" else name)
         cells.append(_milliseconds(took) if took else "not measured")
-        lines.append(["**DiffMark, pixel layer**" if name == "pixel" else name, *cells])
+        lines.append(["**DiffMark, pixel layer**" if name == "pixel" else called[name], *cells])
     counts = ", ".join(f"{len(attacks)} {name}" for name, attacks in groups.items())
     rate = f"1e-{-math.log10(FPR):.0f}"
     # The first pictures of each folder were seen while one constant was chosen; later runs skip them.
@@ -193,10 +193,13 @@ def methods_table(document: dict[str, Any], seconds: dict[str, float]) -> str:
         if document["config"].get("skipped")
         else "not tuned on but for one constant"
     )
+    earlier = (
+        " Rows called earlier are of an earlier run." if any(called[name] != name for name in RIVALS) else ""
+    )
     return table(["method", "bits", "pictures", "SSIMULACRA2", *groups, "read, ms"], lines) + (
         f"\n\nShare of pictures found at a false-positive rate of {rate}, mean over the attacks of a column "
         f"({counts}). SSIMULACRA2 of marked pictures: higher is less visible. Photographs and images of Stable "
-        f"Diffusion 1.4 of 512 pixels, {tuned}; CPU time of one thread. All rows, "
+        f"Diffusion 1.4 of 512 pixels, {tuned}; CPU time of one thread.{earlier} All rows, "
         "intervals and commands: [docs/pixel.md](docs/pixel.md), `results/pixel_robustness.json`, "
         "`results/pixel_speed.json`."
     )
@@ -211,9 +214,13 @@ def fill_pixel(text: str) -> str:
     """docs/pixel.md with its tables."""
     import pixel_negatives
 
-    found = json.loads((ROOT / "results" / "pixel_robustness.json").read_text())["results"]
-    unmarked = json.loads((ROOT / "results" / "pixel_negatives.json").read_text())["results"]
-    made = {**tables(found), "pixel negatives": pixel_negatives.table(unmarked)}
+    robustness, speed, negatives = (
+        json.loads((ROOT / "results" / f"pixel_{name}.json").read_text())
+        for name in ("robustness", "speed", "negatives")
+    )
+    unmarked = negatives["results"]
+    made = tables(robustness) | {"pixel speed": speed_table(speed)}
+    made |= {"pixel negatives": pixel_negatives.table(unmarked), "pixel bits": bits_table(unmarked)}
     for name, lines in made.items():
         text = between(name, lines, text)
     return text

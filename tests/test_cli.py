@@ -18,6 +18,7 @@ from diffmark.latent.codec import Codec
 from diffmark.latent.injection import Injection
 from diffmark.mark.generation import ImageSpec, Sampling, generate, generate_into
 from diffmark.mark.loading import load_pipeline
+from diffmark.pixel.codec import PixelCodec
 from diffmark.secret import from_hex, random_secrets, to_hex
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +71,9 @@ def test_generate_writes_pictures_and_records(run, tmp_path, model_folder, codec
     assert [r["seed"] for r in records] == [7, 8]
     assert records[0]["secret"] != records[1]["secret"]
     assert records[0]["secret"] in text
+    (note,) = records[0]["notes"]  # of a codec without training
+    assert "of 64 bits are read back, 45 are needed" in note
+    assert f"note: {note}" in text
     with Image.open(out / "00000.png") as image:
         assert image.size == (64, 64)
     first = (out / "00000.png").read_bytes()
@@ -125,6 +129,16 @@ def test_the_same_order_gives_the_same_picture_and_strength_zero_the_plain_one(m
     plain = pipe("a hill", num_inference_steps=3, guidance_scale=2.0, generator=seed).images[0]
     assert np.array_equal(off, np.asarray(plain))
     assert not np.array_equal(marked, off)
+
+
+def test_a_strength_of_zero_is_said(tmp_path, model_folder, secret):
+    pipe = load_pipeline(str(model_folder))
+    pipe.set_progress_bar_config(disable=True)
+    order = ([ImageSpec("one", secret, 0)], Sampling(steps=1, strength=0))
+    (record,) = generate_into(tmp_path / "a", pipe, tiny_codec(), *order)
+    assert record["notes"] == ["a strength of 0 writes no mark: the picture is not marked"]
+    (record,) = generate_into(tmp_path / "b", pipe, tiny_codec(), *order, pixel=PixelCodec())
+    assert "the pixel layer marks alone" in record["notes"][-1]
 
 
 def test_a_crash_loses_no_finished_picture(tmp_path, model_folder, secret):
@@ -229,6 +243,7 @@ def test_info(run, codec_folder):
     assert json.loads(text)["torch"] == torch.__version__
     code, text, _ = run("info", codec_folder)
     assert "not calibrated" in text
+    assert "none are needed" in run("info", "vista")[1]
     assert run("info")[0] == 0
 
 

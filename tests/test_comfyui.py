@@ -17,7 +17,9 @@ from conftest import tiny_codec, tiny_noise_codec
 
 import diffmark
 from diffmark.keys.ring import as_ring
+from diffmark.latent.noise import mix
 from diffmark.mark.errors import UnmarkableError
+from diffmark.mark.packing import restore
 from diffmark.registry import Registry
 from diffmark.secret import random_secrets, to_hex
 
@@ -133,6 +135,37 @@ def test_finished_latents_are_not_marked_by_a_codec_of_initial_noise(nodes, tmp_
     latent = {"samples": torch.randn(1, 4, 8, 8)}
     with pytest.raises(UnmarkableError, match="for the pixel layer"):
         nodes["DiffMarkMarkLatent"]().mark(latent, Model(), str(tmp_path / "codec"), SECRET, 1.0)
+
+
+class Noise:
+    """As comfy_extras' Noise_RandomNoise."""
+
+    seed = 3
+
+    def generate_noise(self, input_latent):
+        return torch.randn(input_latent["samples"].shape, generator=torch.Generator().manual_seed(self.seed))
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 8), (16, 4, 4), (4, 1, 8, 8)], ids=["plain", "patched", "a frame"])
+def test_noise_is_marked(nodes, tmp_path, shape):
+    codec, folder = tiny_noise_codec(), str(tmp_path / "codec")
+    codec.save_pretrained(folder)
+    empty, secrets = {"samples": torch.zeros(2, *shape)}, random_secrets(2)
+    node, given = nodes["DiffMarkMarkNoise"](), "\n".join(map(to_hex, secrets))
+    marked, printed = node.mark(Noise(), empty, Model(), folder, given, 1.0)
+    assert (printed, marked.seed) == (given, Noise.seed)
+    plain, noise = Noise().generate_noise(empty), marked.generate_noise(empty)
+    patterns = codec.use_key(as_ring().current).delta(secrets)
+    expected = mix(restore(plain, 4, (8, 8)), patterns, codec.injection.dose)
+    torch.testing.assert_close(restore(noise, 4, (8, 8)), expected)
+    assert noise.shape == plain.shape
+    unmarked, _ = node.mark(Noise(), empty, Model(), folder, SECRET, 0.0)
+    assert torch.equal(unmarked.generate_noise(empty), plain)
+    with pytest.raises(ValueError, match="of a picture"):
+        node.mark(Noise(), {"samples": plain}, Model(), folder, SECRET, 1.0)
+    tiny_codec().save_pretrained(tmp_path / "delta")
+    with pytest.raises(ValueError, match="use Mark Latent"):
+        node.mark(Noise(), empty, Model(), str(tmp_path / "delta"), SECRET, 1.0)
 
 
 def test_saved_images_are_signed_for_a_key_of_the_registry(nodes, image, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -42,7 +43,7 @@ def test_a_folder_is_marked_past_a_bad_file_and_a_second_run_goes_on(folder, tmp
     assert [Path(line["source"]).name for line in lines] == [f"{n}.png" for n in range(5)]  # in order
     assert "not an image" in lines[2]["error"]
     records = [json.loads(line) for line in (out / "images.jsonl").read_text().splitlines()]
-    assert [Path(record["file"]).name for record in records] == ["0.png", "1.png", "3.png", "4.png"]
+    assert {Path(record["file"]).name for record in records} == {"0.png", "1.png", "3.png", "4.png"}
     for record in records:
         assert diffmark.detect(record["file"], record["secret"], fpr=1e-6, search=False).marked
     assert len({record["secret"] for record in records}) == 4
@@ -55,6 +56,22 @@ def test_a_folder_is_marked_past_a_bad_file_and_a_second_run_goes_on(folder, tmp
     assert [line.get("skipped") for line in lines] == ["there already"] * 2 + [None] * 2 + ["there already"]
     assert (out / "3.png").exists()
     assert (out / "0.png").read_bytes() == before
+
+
+def test_a_secret_is_on_disk_before_its_picture(folder, tmp_path, monkeypatch, capsys):
+    """A run that is killed at any moment leaves no marked picture whose secret nobody knows."""
+    out, known = tmp_path / "marked", []
+    replace = os.replace
+
+    def listen(source, target):
+        lines = [json.loads(line) for line in (out / "images.jsonl").read_text().splitlines()]
+        known.append(str(target) in {line["file"] for line in lines})
+        assert not Path(target).exists()
+        replace(source, target)
+
+    monkeypatch.setattr("diffmark.cli.markers.os.replace", listen)
+    embed(monkeypatch, capsys, folder, "--out", out, "--json", "--jobs", 2)
+    assert known == [True] * 4
 
 
 def test_jobs_run_beside_each_other_and_come_back_in_order():

@@ -174,6 +174,13 @@ def test_metadata_is_kept_and_the_picture_stays_upright(run, photo, tmp_path, ta
     assert read_image(tmp_path / target).image.size == (32, 64)
 
 
+def test_the_comment_of_a_jpeg_is_kept(run, photo, tmp_path):
+    photo.save(tmp_path / "in.jpg", comment=b"by me")
+    assert run(tmp_path / "in.jpg", "--out", tmp_path / "out.jpg", "--strength", 0)[0] == 0
+    with Image.open(tmp_path / "out.jpg") as marked:
+        assert marked.info["comment"] == b"by me"
+
+
 def test_a_tiff_with_a_place_keeps_it_without_the_tags_of_its_own_pixels(run, photo, tmp_path):
     exif = Image.Exif()
     exif[0x8825] = exif.get_ifd(0x8825)

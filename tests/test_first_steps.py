@@ -70,6 +70,7 @@ def test_json_is_lines_everywhere():
     assert {text for text in told.values()} <= {
         "Print a JSON line for each row.",
         "Print a JSON line an image.",
+        "Print the summary as a JSON line; rows are in the files.",
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import EMBED, SEQUENCE, _embeds, _vae, tiny_codec
+from conftest import EMBED, SEQUENCE, _embeds, _vae, tiny_codec, tiny_noise_codec
 from diffusers import FlowMatchEulerDiscreteScheduler, ModularPipeline, SD3Transformer2DModel
 
 import diffmark
@@ -102,3 +102,20 @@ def test_a_share_before_the_first_step_is_refused_at_once(run):
         diffmark.watermark(run.pipe, tiny_codec(16), SECRET, injection=Injection("persistent")),
     ):
         pass
+
+
+def test_a_codec_of_initial_noise_is_refused_and_the_pixel_layer_marks_alone(run, monkeypatch, caplog):
+    from diffmark.mark import context
+
+    codec = tiny_noise_codec(channels=16)
+    with (
+        pytest.raises(UnmarkableError, match="cannot be reached, and this codec marks the noise"),
+        diffmark.watermark(run.pipe, codec, SECRET),
+    ):
+        pass
+    monkeypatch.setattr(context, "codec_for", lambda vae: "a codec")
+    monkeypatch.setattr(context, "_bundled", lambda name: codec)
+    with diffmark.watermark(run.pipe, SECRET, verify="raise"):
+        (image,) = run(output="images")
+    assert "'a codec' marks initial noise: the pixel layer marks alone" in caplog.text
+    assert diffmark.detect(image, SECRET, fpr=1e-6, search=False).marked

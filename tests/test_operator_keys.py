@@ -108,6 +108,18 @@ def test_a_ring_that_is_wrong_is_refused_without_showing_it(text):
     assert "00" * 8 not in str(caught.value)
 
 
+@pytest.mark.parametrize("digits", [32, 62, 63, 65, 128])
+def test_a_key_of_the_wrong_length_is_refused_without_showing_it(picture, digits):
+    for call in (diffmark.detect, diffmark.embed):
+        with pytest.raises(ValueError, match=f"64 hex digits; got {digits}") as caught:
+            call(picture, "0123456789abcdef", key=("ab" * 64)[:digits])
+        assert "abab" not in str(caught.value)
+    with pytest.raises(ValueError, match="32 bytes, got 16"):
+        diffmark.detect(picture, key=bytes(16))
+    with pytest.raises(TypeError, match="bytes, hex digits or a file, got int"):
+        diffmark.detect(picture, key=5)
+
+
 def test_the_same_key_twice_and_too_many_keys_are_refused():
     with pytest.raises(ValueError, match="twice"):
         KeyRing((FIRST, FIRST), "here")

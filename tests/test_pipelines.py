@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_codec
+from conftest import tiny_codec, tiny_noise_codec
 from pipelines import BUILDERS, Kind, build
 
 import diffmark
 from diffmark.latent.injection import Injection
+from diffmark.latent.noise import mix
 from diffmark.latent.spaces import vae_family
 from diffmark.mark.errors import UnmarkableError
-from diffmark.mark.packing import arrange
+from diffmark.mark.packing import arrange, restore
 from diffmark.mark.readback import pictures_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "pipelines.md"
 BEGIN, END = "<!-- pipelines -->", "<!-- end pipelines -->"
 PICTURE = 256  # pixels a side: enough for the pixel layer
-MODES = ("final", "late", "persistent")
+MODES = ("final", "late", "persistent")  # of codecs that add delta
 SECRET = "0123456789abcdef"
 
 
@@ -39,6 +40,12 @@ def mark(kind: Kind, mode: str, **more: Any) -> Any:
     return diffmark.watermark(
         kind.pipe, codec, SECRET, injection=Injection(mode, start=0.9), pixel=False, verify=None, **more
     )
+
+
+def mark_noise(kind: Kind) -> Any:
+    """A pattern in the initial noise, alone."""
+    codec = tiny_noise_codec(channels=kind.channels)
+    return diffmark.watermark(kind.pipe, codec, SECRET, pixel=False, verify=None)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -67,6 +74,37 @@ def test_the_share_before_the_first_step_arrives(name):
         assert not torch.equal(latents_of(kind, steps=1), plain)
 
 
+@pytest.mark.parametrize("name", BUILDERS)
+def test_the_pattern_is_in_the_noise_that_the_first_step_starts_from(name, monkeypatch):
+    kind, seen, modes = build(name), [], marked_how(name)["injection"]
+    step = kind.pipe.scheduler.step
+
+    def listen(output, time, sample, *args, **kwargs):
+        seen.append(sample.detach().clone())
+        return step(output, time, sample, *args, **kwargs)
+
+    monkeypatch.setattr(kind.pipe.scheduler, "step", listen)
+    plain = latents_of(kind)
+    first = seen[0]
+    seen.clear()
+    if "initial" not in modes:
+        with (
+            pytest.raises(UnmarkableError, match="starts from a picture|pictures, not videos"),
+            mark_noise(kind),
+        ):
+            latents_of(kind)
+        assert not seen  # refused before any work
+        return
+    with mark_noise(kind):
+        latents_of(kind)
+    delta = tiny_noise_codec(channels=kind.channels).delta(SECRET)
+    size, scale = delta.shape[-2:], float(getattr(kind.pipe.scheduler, "init_noise_sigma", 1.0))
+    noise = restore(first / scale, kind.channels, size)
+    expected = arrange(mix(noise, delta, 0.7), first) * scale
+    torch.testing.assert_close(seen[0], expected, atol=1e-3, rtol=1e-3)
+    assert torch.equal(latents_of(kind), plain)  # the pipeline is as it was
+
+
 @functools.cache
 def marked_how(name: str) -> dict[str, str]:
     """The row of the table, from trials."""
@@ -83,6 +121,12 @@ def marked_how(name: str) -> dict[str, str]:
                     modes.append(mode)
         except UnmarkableError:
             pass
+    try:
+        with mark_noise(kind):
+            if not torch.equal(latents_of(kind), plain):
+                modes.append("initial")
+    except UnmarkableError:
+        pass
     with diffmark.watermark(kind.pipe, None, SECRET, verify="raise"):
         output = kind.run(side=PICTURE, output_type="pt")
     pictures = pictures_of(output)

@@ -152,9 +152,11 @@ def test_cells_and_tables_say_how_many_pictures_they_are_of(load, tmp_path):
     assert cell["marked"] == 0.5  # 51 of 64 bits are needed at 1e-6
     assert cell["n"] == 2
     assert found["pixel"]["cells"]["waves blur 1.0"]["n"] == 1
-    made = module.tables(found)
+    document = {"results": found, "config": {"skipped": 24}, "revision": "abc"}
+    made = module.tables(document)
     assert "| JPEG 50 | 0.995 (1) | 0.891 (0.50) |" in made["pixel robustness"]
     assert "pixel (n = 2)" in made["pixel robustness"]
+    assert "earlier" not in "".join(made.values())
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- pixel robustness -->\nold\n<!-- end pixel robustness -->\nb\n")
     load("pictures").fill(page, made)
@@ -162,6 +164,53 @@ def test_cells_and_tables_say_how_many_pictures_they_are_of(load, tmp_path):
     assert "old" not in filled
     load("pictures").fill(page, made)
     assert page.read_text() == filled
+
+
+def test_rows_of_an_earlier_run_are_called_so(load):
+    module = load("pixel_tables")
+    visible = {"ssimulacra2": 86.0, "butteraugli_3": 0.8, "psnr": 43.0}
+    shared = {"size": 512, "quality": None, "bits": 64, "visibility": visible, "matches": {"JPEG 50": 64}}
+    found = module.summary([{**shared, "method": name} for name in ("pixel", "rivaGan", "sd")])
+    document = {"results": found, "config": {"skipped": 24}, "revision": "abc"}
+    document["earlier"] = {"methods": ["sd"], "revision": "def"}
+    made = module.tables(document)
+    assert "Revision abc." in made["pixel run"]
+    assert "*earlier* was measured by revision def, on other pictures" in made["pixel run"]
+    assert "without the first 24 of each" in made["pixel run"]
+    head = made["pixel robustness"].splitlines()[0]
+    assert head == "| after | asked | pixel (n = 1) | rivaGan (n = 1) | sd, earlier (n = 1) |"
+    assert [line.split("|")[1].strip() for line in made["pixel visibility"].splitlines()[2:]] == [
+        "pixel", "rivaGan", "sd, earlier",
+    ]  # fmt: skip
+    assert made["pixel waves"] == "Not measured yet."
+    document["config"] = {}  # the run of before: the same pictures, one constant chosen on some
+    assert "the first of the same pictures" in module.about(document)
+    assert "One constant is an exception" in module.about(document)
+
+
+def test_times_stand_beside_what_was_asked(load):
+    found = {
+        "seconds": {
+            "pixel, plain": 0.006,
+            "pixel, whole search": 0.32,
+            "marking 512 px": 0.28,
+            "marking 12 Mpx": 1.8,
+        },
+        "ratios": {
+            "plain read over rivaGan's decode": 0.004,
+            "Tree-Ring's inversion over a plain read": 210.4,
+        },
+        "memory_100_mpx": {"with_the_picture_alone_mb": 1200.0, "peak_mb": 3400.0},
+        "cold_start_seconds": {"1 marked file": 0.7, "20 marked files": 1.2},
+        "load_average_before_and_after": [0.5, 1.0],
+    }
+    made = load("pixel_tables").speed_table({"results": found, "revision": "abc"})
+    assert "| plain read | 6.0 ms |  |" in made
+    assert "| marking 512 px | 0.28 s | 0.5 s |" in made
+    assert "| Tree-Ring's inversion on Vista over a plain read | 210 | at least 100 |" in made
+    assert "| `diffmark detect` from a cold start, 20 marked files | 1.20 s | 2 s |" in made
+    assert "3,400 MB, 1,200 of them before" in made
+    assert "Revision abc" in made
 
 
 def test_every_asked_figure_is_an_attack_that_is_run(load, tmp_path):

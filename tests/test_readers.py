@@ -140,6 +140,40 @@ def test_every_frame_of_an_animation_is_marked(tmp_path, capsys, suffix, scene):
     assert "cannot hold an animation" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("suffix", [".gif", ".webp", ".png"])
+def test_an_animation_keeps_its_metadata_and_is_laid_on_white_like_a_picture(tmp_path, capsys, suffix, scene):
+    source, out = tmp_path / f"in{suffix}", tmp_path / f"out{suffix}"
+    frames = []
+    for turn in range(2):
+        frame, mask = scene.rotate(90 * turn), Image.new("L", scene.size, 255)
+        mask.paste(0, (0, 0, 64, 64))
+        frame.putalpha(mask)
+        frames.append(frame)
+    exif = Image.Exif()
+    exif[0x010E] = "a description"
+    kept = {"comment": b"by me"} if suffix == ".gif" else {"exif": exif}
+    kept |= {"lossless": True} if suffix == ".webp" else {}
+    frames[0].save(source, save_all=True, append_images=frames[1:], duration=80, **kept)
+    assert run("embed", source, "--out", out, "--secret", SECRET, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == ["transparent parts were laid on white"]
+    with Image.open(out) as marked:
+        assert min(marked.convert("RGB").getpixel((32, 32))) > 240
+        if suffix == ".gif":
+            assert marked.info["comment"] == b"by me"
+        else:
+            assert marked.getexif()[0x010E] == "a description"
+
+
+def test_an_animation_that_is_cut_off_is_not_marked_as_its_first_frame(tmp_path, capsys, scene):
+    frames = [scene.rotate(90 * turn) for turn in range(3)]
+    frames[0].save(tmp_path / "in.gif", save_all=True, append_images=frames[1:], duration=80)
+    data = (tmp_path / "in.gif").read_bytes()
+    (tmp_path / "in.gif").write_bytes(data[: len(data) * 7 // 10])
+    assert run("embed", tmp_path / "in.gif", "--out", tmp_path / "out.gif") == 2
+    assert "damaged or truncated" in capsys.readouterr().out
+    assert not (tmp_path / "out.gif").exists()
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_large_file_is_refused_without_a_warning_of_pillows(tmp_path, capsys):
     Image.new("1", (12000, 9000)).save(tmp_path / "huge.png")

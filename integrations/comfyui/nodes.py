@@ -1,8 +1,8 @@
-"""DiffMark nodes: mark latents, mark images, detect, save with Content Credentials.
+"""DiffMark nodes: mark noise, latents and images, detect, save with Content Credentials.
 
 ComfyUI's conventions: IMAGE is a float tensor (B, H, W, 3) in [0, 1]; LATENT is {"samples": (B, C, h, w)} in raw
 units of the VAE, which a model's `latent_format` turns into those of its denoiser (`process_in`) and back
-(`process_out`).
+(`process_out`); NOISE has a `seed` and `generate_noise(latent)`, of unit variance in the latent's shape.
 """
 
 from pathlib import Path
@@ -12,7 +12,8 @@ import torch
 
 import diffmark
 from diffmark.keys.ring import as_ring
-from diffmark.mark.latents import mark_latents
+from diffmark.latent.codec import NoiseCodec
+from diffmark.mark.latents import LatentMark, mark_latents
 from diffmark.pixel.codec import PixelCodec
 from diffmark.secret import as_secrets, random_secrets, to_hex
 
@@ -30,14 +31,75 @@ def secrets_for(secret, count, length=64):
     return np.repeat(given, count, axis=0) if len(given) == 1 else given
 
 
+def codec_for(name, model, raw):
+    """A codec under the operator's key, and (h, w) of latents as it counts them."""
+    loaded = diffmark.Codec.from_pretrained(name).use_key(as_ring().current)
+    channels = loaded.config.channels
+    own = getattr(model.get_model_object("latent_format"), "latent_channels", raw.shape[1])
+    if own not in (channels, 4 * channels):  # FLUX.2's are patchified
+        raise ValueError(f"the codec is for latents of {channels} channels, the model's have {own}")
+    cell = 2 if raw.shape[1] == 4 * channels else 1
+    return loaded, (cell * raw.shape[-2], cell * raw.shape[-1])
+
+
+class MarkedNoise:
+    """NOISE with a keyed pattern in it."""
+
+    def __init__(self, noise, codec, secrets, size, strength):
+        self.seed, self._noise = noise.seed, noise
+        self._codec, self._secrets, self._size, self._strength = codec, secrets, size, strength
+
+    def generate_noise(self, input_latent):
+        plain = self._noise.generate_noise(input_latent)
+        mark = LatentMark(self._codec, self._secrets, plain, self._strength, self._size)
+        return mark.into_noise(plain, self._codec.injection.dose)
+
+
+class MarkNoise:
+    """The generation layer of a codec of initial noise: a keyed pattern takes the place of a part of the noise."""
+
+    CATEGORY, FUNCTION = CATEGORY, "mark"
+    RETURN_TYPES, RETURN_NAMES = ("NOISE", "STRING"), ("noise", "secrets")
+    DESCRIPTION = (
+        "Writes a mark into the noise that a sampler starts from, for text to image. The codec must be of the "
+        "model's latent space."
+    )
+
+    @classmethod
+    def INPUT_TYPES(cls):  # noqa: N802  # ComfyUI's name
+        return {
+            "required": {
+                "noise": ("NOISE",),
+                "samples": ("LATENT", {"tooltip": "The empty latent that the sampler gets."}),
+                "model": ("MODEL",),
+                "codec": ("STRING", {"default": "", "tooltip": "A codec's folder or hub id."}),
+                "secret": ("STRING", {"default": RANDOM}),
+                "strength": ("FLOAT", {"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.05}),
+            }
+        }
+
+    def mark(self, noise, samples, model, codec, secret, strength):
+        raw = samples["samples"]
+        loaded, size = codec_for(codec, model, raw)
+        if not isinstance(loaded, NoiseCodec):
+            raise ValueError("this codec adds delta to latents: use Mark Latent")
+        if raw.min() != raw.max():
+            raise ValueError(
+                "these latents are of a picture: the noise is marked where a run starts from an empty one"
+            )
+        secrets = secrets_for(secret, len(raw), loaded.config.length)
+        marked = MarkedNoise(noise, loaded, secrets, size, strength)
+        return marked, "\n".join(to_hex(bits) for bits in secrets)
+
+
 class MarkLatent:
-    """The generation layer: a codec's delta is added to finished latents."""
+    """The generation layer of other codecs: delta is added to finished latents."""
 
     CATEGORY, FUNCTION = CATEGORY, "mark"
     RETURN_TYPES, RETURN_NAMES = ("LATENT", "STRING"), ("latent", "secrets")
     DESCRIPTION = (
         "Adds a mark to latents before they are decoded. The codec must be of the model's latent space, and one "
-        "that adds a delta: a codec of initial noise is refused."
+        "that adds a delta: Mark Noise is for codecs of initial noise."
     )
 
     @classmethod
@@ -53,15 +115,10 @@ class MarkLatent:
         }
 
     def mark(self, samples, model, codec, secret, strength):
-        loaded = diffmark.Codec.from_pretrained(codec).use_key(as_ring().current)
         space, raw = model.get_model_object("latent_format"), samples["samples"]
-        channels, own = loaded.config.channels, getattr(space, "latent_channels", raw.shape[1])
-        if own not in (channels, 4 * channels):  # FLUX.2's are patchified
-            raise ValueError(f"the codec is for latents of {channels} channels, the model's have {own}")
-        cell = 2 if raw.shape[1] == 4 * channels else 1
+        loaded, size = codec_for(codec, model, raw)
         secrets = secrets_for(secret, len(raw), loaded.config.length)
         weight = strength * loaded.dosing.in_mode("final").dose
-        size = (cell * raw.shape[-2], cell * raw.shape[-1])
         marked = space.process_out(mark_latents(loaded, space.process_in(raw.float()), secrets, weight, size))
         return {**samples, "samples": marked.to(raw.dtype)}, "\n".join(to_hex(bits) for bits in secrets)
 
@@ -192,12 +249,14 @@ def _place(prefix, image):
 
 
 NODE_CLASS_MAPPINGS = {
+    "DiffMarkMarkNoise": MarkNoise,
     "DiffMarkMarkLatent": MarkLatent,
     "DiffMarkMarkImage": MarkImage,
     "DiffMarkDetect": Detect,
     "DiffMarkSave": SaveWithCredentials,
 }
 NODE_DISPLAY_NAME_MAPPINGS = {
+    "DiffMarkMarkNoise": "Mark Noise (DiffMark)",
     "DiffMarkMarkLatent": "Mark Latent (DiffMark)",
     "DiffMarkMarkImage": "Mark Image (DiffMark)",
     "DiffMarkDetect": "Detect Mark (DiffMark)",

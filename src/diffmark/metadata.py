@@ -27,7 +27,7 @@ ORIENTATION = re.compile(rb'tiff:Orientation="\d"|<tiff:Orientation>\d</tiff:Ori
 
 
 def read_metadata(picture: Picture) -> dict[str, Any]:
-    """EXIF, XMP, resolution and text of the file that a picture was read from, as options of PIL's `save`.
+    """EXIF, XMP, resolution, comment and text of the file that a picture was read from, as options of PIL's `save`.
 
     A format takes the options that it has a place for. The colour profile is among them only where the pixels are
     still in its colours: `read_image` converts them to sRGB.
@@ -59,6 +59,7 @@ def _options(original: ImageFile.ImageFile, picture: Picture) -> dict[str, Any]:
         "xmp": xmp,
         "pnginfo": _png_text(text, xmp),
         "icc_profile": _profile(original, picture),
+        **_comment(original),
         **_resolution(original),
     }
 
@@ -92,6 +93,11 @@ def _profile(original: ImageFile.ImageFile, picture: Picture) -> bytes | None:
 def _resolution(original: ImageFile.ImageFile) -> dict[str, Any]:
     dpi = tuple(map(float, original.info.get("dpi", ())))
     return {"dpi": dpi} if len(dpi) == 2 and all(1 <= value < 65536 for value in dpi) else {}
+
+
+def _comment(original: ImageFile.ImageFile) -> dict[str, Any]:
+    """Of a JPEG or GIF."""
+    return {"comment": original.info["comment"]} if original.info.get("comment") else {}
 
 
 def _bytes(value: bytes | str) -> bytes:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from diffmark.cli.marks import KeyFile, ring_for, tell_key
-from diffmark.cli.opening import Actor, Json, Reason, Url, opened, show
+from diffmark.cli.opening import Actor, Reason, Url, opened, show
 from diffmark.cli.readers import BatchSize, Device, Plain, ReaderName, Vae
 
 
@@ -44,7 +44,9 @@ def bulk(
     top: Annotated[int, typer.Option(min=1, help="Candidates a row, with a registry.")] = 3,
     actor: Actor = None,
     reason: Reason = "",
-    as_json: Json = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as a JSON line; rows are in the files.")
+    ] = False,
 ) -> None:
     """Read the marks of many images into a table.
 

@@ -79,7 +79,8 @@ def recover(
         typer.echo(f"{image}: no manifest is known for what {detection.reader} read", err=True)
         raise typer.Exit(1)
     out.write_bytes(data)
-    typer.echo(f"{names[0][0]}  {out}" + (f"  ({len(names) - 1} older ones)" if names[1:] else ""))
+    older = f"  ({len(names) - 1} older ones)" if names[1:] else ""
+    typer.echo(f"{names[0][0]}  {out}  read by {detection.reader}{older}")
 
 
 @app.command("test-chain")

@@ -133,16 +133,24 @@ def embed(
                     (bits,) = secrets_for(1, marker.length, secret, principal, scheme, account, keys, reason)
                 yield _Job(path, target, bits)
 
+        append = one_at_a_time(append_record)
+
+        def recorded(job: _Job, made: dict[str, Any]) -> dict[str, Any]:
+            return {**job.names(), **made, "account": account, "principal": principal}
+
         def work(job: _Job) -> dict[str, Any]:
-            return {} if job.bits is None else marker.write(job.path, job.bits, job.target, finish)
+            def log(made: dict[str, Any]) -> None:
+                append(job.target.parent / RECORDS, recorded(job, made))
+
+            return {} if job.bits is None else marker.write(job.path, job.bits, job.target, finish, log)
 
         with marker.quiet():
             done = in_order(work, jobs_of(), (jobs or cores()) if codec == "pixel" else 1)
             for job, result in track(done, "marking", len(paths)):
-                record: dict[str, Any] = {"source": str(job.path), "file": str(job.target)}
                 if job.bits is None:
                     counts["there already"] += 1
-                    record["skipped"], line = "there already", f"{job.target}  skipped: there already"
+                    record = {**job.names(), "skipped": "there already"}
+                    line = f"{job.target}  skipped: there already"
                 elif isinstance(result, (ImageError, OSError)):
                     if principal is not None and keys is not None:
                         keys.revoke(key=to_hex(job.bits), reason="its image was not marked")
@@ -153,9 +161,8 @@ def embed(
                     raise result
                 else:
                     counts["marked"] += 1
-                    record |= {**result, "account": account, "principal": principal}
+                    record = recorded(job, result)
                     line = f"{job.target}  secret {to_hex(job.bits)}{marker.words(record)}"
-                    append_record(job.target.parent / RECORDS, record)
                 typer.echo(json.dumps(record) if as_json else line)
     if len(paths) > 1:
         typer.echo(", ".join(f"{count} {what}" for what, count in counts.items()), err=True)
@@ -169,6 +176,9 @@ class _Job:
     path: Path
     target: Path
     bits: Any
+
+    def names(self) -> dict[str, str]:
+        return {"source": str(self.path), "file": str(self.target)}
 
 
 def _targets(paths: list[Path], out: Path, format: Format | None) -> list[Path]:

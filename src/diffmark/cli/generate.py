@@ -66,7 +66,10 @@ def generate(
         float | None, typer.Option(help="Guidance, diffusers' scale; 7.5, or 4 for the embedded models.")
     ] = None,
     injection: Annotated[
-        str | None, typer.Option(help="persistent, paper, mean, late or final; the codec's own by default.")
+        str | None,
+        typer.Option(
+            help="persistent, paper, mean, late or final, of a codec that adds delta; its own by default."
+        ),
     ] = None,
     strength: Annotated[float, typer.Option(help="Scale of the latent codec's mark; 0 leaves it out.")] = 1.0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps; the best there is by default.")] = None,
@@ -123,7 +126,7 @@ def generate(
         strength,
         loaded.dosing.in_mode(injection) if injection and loaded else None,
     )
-    made_by = {"model": model, "layers": layers.value}
+    made_by = {"principal": principal, "model": model, "layers": layers.value}
     if loaded is not None:
         made_by["codec"] = codec or ""
     needed = principal or c2pa_cert or c2pa_key or fingerprints
@@ -149,6 +152,7 @@ def generate(
         made = generate_into(out, pipe, loaded, specs, sampling, made_by, finish, pixel)
         for record in track(made, "generating", len(specs)):
             line = f"{out / record['file']}  secret {record['secret']}  seed {record['seed']}  {record['prompt']}"
+            line += "".join(f"\n  note: {note}" for note in record["notes"])
             typer.echo(json.dumps(record) if as_json else line)
 
 

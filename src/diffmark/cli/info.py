@@ -39,17 +39,18 @@ def describe_installation() -> dict[str, Any]:
 
 
 def describe_codec(source: str) -> dict[str, Any]:
-    from diffmark.latent.codec import Codec
+    from diffmark.latent.codec import Codec, NoiseCodec
 
     codec = Codec.from_pretrained(source)
     calibration = codec.calibration
+    uncalibrated = "none are needed" if isinstance(codec, NoiseCodec) else "not calibrated"
     parameters = {name: sum(p.numel() for p in part.parameters()) for name, part in codec.named_children()}
     return {
         "codec": source,
         **asdict(codec.config),
         **asdict(codec.dosing),
         "parameters": parameters,
-        "negatives": calibration.negatives if calibration else "not calibrated",
+        "negatives": calibration.negatives if calibration else uncalibrated,
         "measured": calibration.measured if calibration else {},
         "provenance": codec.provenance,
     }

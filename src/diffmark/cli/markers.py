@@ -26,10 +26,23 @@ class Marker:
         self.length, self._mark = length, mark
 
     def write(
-        self, path: Path, bits: Any, target: Path, finish: Callable[..., dict[str, Any]] | None
+        self,
+        path: Path,
+        bits: Any,
+        target: Path,
+        finish: Callable[..., dict[str, Any]] | None,
+        log: Callable[[dict[str, Any]], None],
     ) -> dict[str, Any]:
+        """What is recorded of a file: it is logged before the file takes its place, so that no secret is lost."""
         image, picture, record = self._mark(path, bits)
-        return record | _write(image, picture, target, bits, finish)
+        format = FORMATS[target.suffix.lower()]
+        with _partial(target) as partial:
+            _save(image, picture, partial, format)
+            if finish:
+                record |= finish(partial, bits, f"image/{format.lower()}", Path(picture.source))
+            log(record)
+            os.replace(partial, target)
+        return record
 
     @staticmethod
     @contextmanager
@@ -79,6 +92,7 @@ def pixel_marker(ring: KeyRing, quality: float | None, vae: str | None, strength
 def latent_marker(codec: str, vae: str | None, strength: float | None, ring: KeyRing) -> Marker:
     from diffmark.detection.latent import Detector
     from diffmark.images import read_image
+    from diffmark.mark.generation import NO_MARK
     from diffmark.mark.image import embed as mark_latent
     from diffmark.metrics import psnr
     from diffmark.secret import to_hex
@@ -94,7 +108,7 @@ def latent_marker(codec: str, vae: str | None, strength: float | None, ring: Key
         if reached < VISIBLE_PSNR:
             notes.append(f"PSNR {reached:.1f} dB: the mark is seen by anybody; --codec pixel is not")
         if dose == 0:
-            notes.append("a strength of 0 writes no mark: the picture is not marked")
+            notes.append(NO_MARK)
         elif read < detector.length:
             notes.append(
                 f"{read} of {detector.length} bits are read back: this picture may not be found again"
@@ -111,21 +125,22 @@ def latent_marker(codec: str, vae: str | None, strength: float | None, ring: Key
     return Marker(detector.length, mark)
 
 
-def _write(
-    image: Any, picture: Any, target: Path, bits: Any, finish: Callable[..., dict[str, Any]] | None
-) -> dict[str, Any]:
-    """Write a marked image with its source's metadata, and sign it; it is complete before it takes its place."""
-    from diffmark.metadata import save_with_metadata
-
+@contextmanager
+def _partial(target: Path) -> Iterator[Path]:
+    """A place beside a file's own, where it becomes complete; what is left there is removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial, name = target.with_name(f"{target.name}.part"), FORMATS[target.suffix.lower()]
+    partial = target.with_name(f"{target.name}.part")
     try:
-        if isinstance(image, list):  # frames
-            picture.save(image, partial, name)
-        else:
-            save_with_metadata(image, picture, partial, name, QUALITY)
-        added = finish(partial, bits, f"image/{name.lower()}", Path(picture.source)) if finish else {}
-        os.replace(partial, target)
+        yield partial
     finally:
         partial.unlink(missing_ok=True)
-    return added
+
+
+def _save(image: Any, picture: Any, path: Path, format: str) -> None:
+    """A marked picture, or the frames of an animation, with its source's metadata."""
+    from diffmark.metadata import save_with_metadata
+
+    if isinstance(image, list):  # frames
+        picture.save(image, path, format)
+    else:
+        save_with_metadata(image, picture, path, format, QUALITY)

@@ -59,12 +59,10 @@ class Detection:
     reader: str = ""  # who read it: "pixel", or a latent codec's name
     tries: int = 1  # readers that were tried; the p-value counts them
     key_id: str | None = None  # of the operator key that it was read under
-    score: float | None = (
-        None  # evidence of some mark: nats in the pixel layer, mean |margin| of a latent codec
-    )
-    others: tuple[
-        np.ndarray, ...
-    ] = ()  # logits under older operator keys, where the reader cannot tell which
+    # Evidence of some mark: nats in the pixel layer, energy of the scores of a codec of initial noise, of other
+    # latent codecs the mean |margin|.
+    score: float | None = None
+    others: tuple[np.ndarray, ...] = ()  # logits under older operator keys, if the reader cannot tell which
 
     @property
     def secret(self) -> str:

@@ -29,6 +29,7 @@ KEY, FILE, COMMAND = "DIFFMARK_KEY", "DIFFMARK_KEY_FILE", "DIFFMARK_KEY_COMMAND"
 PUBLIC, COMMAND_PREFIX = "public", "command:"
 MAX_KEYS = 16  # of a ring: every key is a try
 COMMAND_SECONDS = 30
+HEX = set("0123456789abcdefABCDEF")
 FORM = f"an operator key is {2 * KEY_BYTES} hex digits"
 
 
@@ -107,6 +108,10 @@ def as_ring(value: RingLike = None) -> KeyRing:
         return _printed(value.removeprefix(COMMAND_PREFIX))
     if isinstance(value, str) and _is_hex(value):
         return parse(value, "the caller")
+    if not isinstance(value, (str, Path)):
+        raise TypeError(f"an operator key is bytes, hex digits or a file, got {type(value).__name__}")
+    if isinstance(value, str) and _is_cut_hex(value):  # perhaps most of a key: it is not shown
+        raise ValueError(f"neither a file nor a key, which is {2 * KEY_BYTES} hex digits; got {len(value)}")
     return read_ring(Path(value))
 
 
@@ -205,4 +210,9 @@ def _digits(key: OperatorKey) -> str:
 
 
 def _is_hex(text: str) -> bool:
-    return len(text) == 2 * KEY_BYTES and all(character in "0123456789abcdefABCDEF" for character in text)
+    return len(text) == 2 * KEY_BYTES and set(text) <= HEX
+
+
+def _is_cut_hex(text: str) -> bool:
+    """Whether this is a key with digits too few or too many rather than the name of a file."""
+    return len(text) >= KEY_BYTES and set(text) <= HEX and not Path(text).exists()

@@ -28,7 +28,7 @@ from diffmark.mark.decoding import PixelLayer, check_decoding, hook_decoder
 from diffmark.mark.errors import UnmarkableError
 from diffmark.mark.latents import check_strength
 from diffmark.mark.readback import FIELDS, Verify, check_verify
-from diffmark.mark.steps import WatermarkCallback, both, check_free, latent_size, starts_from_picture
+from diffmark.mark.steps import WatermarkCallback, both, check_free, latent_size, without_noise
 from diffmark.pixel.codec import MIN_SIDE, MarkWarning, PixelCodec
 from diffmark.pixel.layout import PixelConfig
 from diffmark.secret import SecretLike, as_secrets
@@ -74,8 +74,8 @@ def choose_codec(pipe: Any) -> Codec | None:
         _say_none(type(pipe).__name__, family.name if family else None)
         return None
     codec = _bundled(name)
-    if isinstance(codec, NoiseCodec) and starts_from_picture(pipe):
-        _say_picture(type(pipe).__name__, name)
+    if isinstance(codec, NoiseCodec) and (why := without_noise(pipe)):
+        _say_unreached(type(pipe).__name__, why, name)
         return None
     return codec.use_key(as_ring().current)
 
@@ -92,10 +92,8 @@ def _say_none(pipeline: str, space: str | None) -> None:
 
 
 @functools.cache
-def _say_picture(pipeline: str, codec: str) -> None:
-    _log.warning(
-        "%s starts from a picture, %r marks initial noise: the pixel layer marks alone", pipeline, codec
-    )
+def _say_unreached(pipeline: str, why: str, codec: str) -> None:
+    _log.warning("%s %s, %r marks initial noise: the pixel layer marks alone", pipeline, why, codec)
 
 
 @contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,12 @@ from diffmark.latent.injection import Injection
 from diffmark.mark.context import watermark
 from diffmark.mark.errors import UnmarkableError
 from diffmark.mark.readback import Verify
-from diffmark.pixel.codec import PixelCodec
+from diffmark.pixel.codec import MarkWarning, PixelCodec
 from diffmark.records import RECORDS, append_record
 from diffmark.secret import Bits, to_hex
+
+NO_MARK = "a strength of 0 writes no mark: the picture is not marked"
+PIXEL_ALONE = "a strength of 0 leaves the generation layer out: the pixel layer marks alone"
 
 
 @dataclass(frozen=True)
@@ -96,9 +101,10 @@ def generate_into(
 ) -> Iterator[dict[str, Any]]:
     """Make each spec's image in `folder` and yield its record, which is also a line of images.jsonl.
 
-    The image is complete before its line is written, and the line is on disk before the next image starts.
+    The image is complete before its line is written, and the line is on disk before the image takes its place.
     Images that are there already are kept: new ones take the next numbers. `finish` gets each image's file, secret
-    and media type before the image takes its place, may sign the file, and returns what to add to the record.
+    and media type before the image takes its place, may sign the file, and returns what to add to the record. What
+    cannot be read back is a note of the record.
     """
     folder, sampling = Path(folder), sampling or Sampling()
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,12 +114,14 @@ def generate_into(
         latent["injection"] = asdict(sampling.injection or codec.injection)
     first = 1 + max((int(path.stem) for path in folder.glob("*.png") if path.stem.isdigit()), default=-1)
     for number, spec in enumerate(specs, start=first):
-        image = generate(pipe, codec, spec, sampling, pixel=pixel)
+        with _noting() as notes:
+            image = generate(pipe, codec, spec, sampling, pixel=pixel)
+        if codec is not None and sampling.strength == 0:
+            notes.append(NO_MARK if pixel is None else PIXEL_ALONE)
         path = folder / f"{number:05d}.png"
         partial = path.with_suffix(".part")
         image.save(partial, "PNG")
         added = finish(partial, spec.secret, "image/png") if finish else {}
-        os.replace(partial, path)
         record = {
             "file": path.name,
             "prompt": spec.prompt,
@@ -127,6 +135,22 @@ def generate_into(
             "diffmark": __version__,
             **(provenance or {}),
             **added,
+            "notes": notes,
         }
         append_record(folder / RECORDS, record)
+        os.replace(partial, path)
         yield record
+
+
+@contextmanager
+def _noting() -> Iterator[list[str]]:
+    """What is wrong with marks, as notes instead of warnings; other warnings pass."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", MarkWarning)
+        yield notes
+    for warning in caught:
+        if issubclass(warning.category, MarkWarning):
+            notes.append(str(warning.message))
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -207,9 +207,13 @@ class WatermarkCallback(PipelineCallback):
             complain(self.verify, f"{problem}, before decoding")
 
 
-def starts_from_picture(pipe: Any) -> bool:
-    """Whether a pipeline paints over a picture (img2img, inpainting), so that no run begins with noise alone."""
-    return "strength" in inspect.signature(type(pipe).__call__).parameters
+def without_noise(pipe: Any) -> str | None:
+    """Why no run of a pipeline begins with noise that can be reached; None if runs do."""
+    if "strength" in inspect.signature(type(pipe).__call__).parameters:
+        return "starts from a picture"  # img2img, inpainting
+    if not hasattr(pipe, "prepare_latents"):
+        return "prepares its latents where they cannot be reached"
+    return None
 
 
 def check_free(pipe: Any) -> None:
@@ -233,14 +237,14 @@ def check_steps(pipe: Any, codec: Codec, injection: Injection) -> None:
             "codecs of initial noise, and no others, have the injection 'initial'; got "
             f"{type(codec).__name__} with {injection.mode!r}"
         )
-    if injection.mode == "initial" and starts_from_picture(pipe):
+    if injection.mode == "initial" and (why := without_noise(pipe)):
         raise UnmarkableError(
-            f"{name} starts from a picture, and this codec marks the noise that a run starts from: the pixel layer "
-            "marks its pictures (codec None)"
+            f"{name} {why}, and this codec marks the noise that a run starts from: the pixel layer marks its "
+            "pictures (codec None)"
         )
-    if injection.mode == "final":
+    if injection.mode in ("final", "initial"):
         return
-    if injection.mode != "initial" and not delivers(pipe.scheduler):
+    if not delivers(pipe.scheduler):
         raise UnmarkableError(
             f"{type(pipe.scheduler).__name__} is not known to deliver a dose that is spread over steps; use "
             f"injection mode 'final', or one of {', '.join(SCHEDULERS)} (PNDM with skip_prk_steps)"
