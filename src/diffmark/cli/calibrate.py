@@ -39,18 +39,17 @@ def calibrate(
 
     Bit accuracy, PSNR and false positives are measured. Blind verdicts (detect without a secret, with --vae
     MODEL) are then as strict as both these images and those of the calibration before ask for. With --fresh
-    they hold for your model alone. A codec of initial noise needs no such figures: what its estimates of
-    unmarked pictures have in common is measured, and left out from then on.
+    they hold for your model alone.
     """
     import shutil
 
     import torch
 
     from diffmark.cli.detect import expand
-    from diffmark.evaluation.own_model import OTHERS, measure_common
+    from diffmark.evaluation.own_model import OTHERS
     from diffmark.evaluation.own_model import calibrate as measure
     from diffmark.latent.calibration import check_negatives
-    from diffmark.latent.codec import Codec, NoiseCodec
+    from diffmark.latent.codec import Codec
     from diffmark.latent.device import find_device
     from diffmark.latent.files import find_codec
     from diffmark.latent.vae import load_vae
@@ -65,15 +64,7 @@ def calibrate(
     out = out or Path(f"{Path(codec).name}-calibrated")
     sides = [side for side in (height, width) if side]
     size = (sides[0], sides[-1]) if sides else None
-    pictures = track(paths, "measuring", len(paths))
-    if isinstance(loaded, NoiseCodec):
-        figures = measure_common(loaded, autoencoder, pictures, crops, seed)
-        loaded.provenance = {**loaded.provenance, "common": figures}
-        loaded.cpu().save_pretrained(out, dtype=torch.float16 if half else torch.float32)
-        typer.echo(json.dumps(figures, indent=2))
-        typer.echo(f"written to {out}", err=True)
-        return
-    found = measure(loaded, autoencoder, pictures, crops, seed, size)
+    found = measure(loaded, autoencoder, track(paths, "measuring", len(paths)), crops, seed, size)
     before = None if fresh else loaded.calibration
     loaded.calibration = found.stricter(before) if before else found
     loaded.provenance = {**loaded.provenance, "calibrated_on": model}

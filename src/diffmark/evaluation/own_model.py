@@ -19,7 +19,7 @@ from diffmark.attacks.distortion import crop
 from diffmark.detection.latent import Detector
 from diffmark.images import ImageLike, read_image
 from diffmark.latent.calibration import Calibration
-from diffmark.latent.codec import Codec, NoiseCodec
+from diffmark.latent.codec import Codec
 from diffmark.latent.pictures import to_images, to_pixels
 from diffmark.latent.vae import decode, encode
 from diffmark.mark.latents import mark_latents
@@ -74,32 +74,6 @@ def calibrate(
     margins = np.concatenate(negatives)
     figures = {"size": list(size), **_figures(right, ratios, margins, codec.config.length, seed)}
     return Calibration.of_margins(margins, figures, weights_digest(vae, half=True))
-
-
-@torch.no_grad()
-def measure_common(
-    codec: NoiseCodec, vae: nn.Module, images: Iterable[ImageLike], crops: int = 4, seed: int = 0
-) -> dict[str, Any]:
-    """Project out of a codec's estimates what unmarked pictures and crops of them have in common."""
-    codec.forget_common()
-    place, found = next(vae.parameters()).device, []
-    for number, image in enumerate(images):
-        picture = read_image(image)
-        rng = np.random.default_rng([seed, number])
-        parts = [crop(picture.image, rng.uniform(MIN_CROP, 1) ** 2, rng) for _ in range(crops)]
-        pixels = to_pixels([picture, *parts], codec.config.image_size).to(place)
-        found.append(codec.decode(encode(vae, pixels)).cpu())
-    if not found:
-        raise ValueError("there are no images to calibrate on")
-    estimates = torch.cat(found)
-    codec.set_common(estimates)
-    along = torch.einsum("nchw,kchw->nk", estimates, codec.decoder.common.cpu())
-    shares = along.square().sum(1) / estimates.square().sum((1, 2, 3))
-    return {
-        "unmarked": len(estimates),
-        "directions": codec.config.common,
-        "share_projected_out": round(float(shares.mean()), 4),
-    }
 
 
 def _figures(

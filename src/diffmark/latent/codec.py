@@ -34,7 +34,7 @@ from diffmark.latent.files import (
 )
 from diffmark.latent.injection import Injection
 from diffmark.latent.networks import DeltaEncoder, SecretDecoder
-from diffmark.latent.noise import KeyedPatterns, NoiseReader, common_directions
+from diffmark.latent.noise import KeyedPatterns, NoiseReader
 from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
 from diffmark.secret import SecretLike, as_secrets
 from diffmark.statistics import to_logits, to_margins
@@ -172,12 +172,11 @@ class Codec(nn.Module):
 class NoiseCodec(Codec):
     """A keyed pattern in the initial noise, and the network that estimates the noise: see `diffmark.latent.noise`.
 
-    `decode` gives estimates of z_T (B, C, h, w). No score is calibrated: under no mark they are standard normals.
+    `decode` gives estimates of z_T (B, C, h, w). Nothing is calibrated: under no mark scores are standard normals.
     """
 
     kind = "noise"
     config: NoiseConfig
-    decoder: NoiseReader
     keyed: KeyedPatterns
 
     def __init__(
@@ -197,7 +196,7 @@ class NoiseCodec(Codec):
         ):
             raise ValueError("a codec of initial noise has the injection mode 'initial' and no calibration")
         size = (config.height, config.width)
-        self.decoder = NoiseReader(config.channels, size, config.reader_widths, config.common)
+        self.decoder = NoiseReader(config.channels, size, config.reader_widths)
         self.calibration = None
         self.provenance = provenance or {}
         self.use_key(PUBLIC_KEY)
@@ -205,14 +204,6 @@ class NoiseCodec(Codec):
     @classmethod
     def of_config(cls, config: dict[str, Any], *more: Any) -> NoiseCodec:
         return cls(NoiseConfig(**config), *more)
-
-    def forget_common(self) -> None:
-        """Project nothing out of estimates."""
-        self.decoder.common.zero_()
-
-    def set_common(self, estimates: Tensor) -> None:
-        """Project out what these estimates (N, C, h, w) of unmarked pictures have in common."""
-        self.decoder.common.copy_(common_directions(estimates, self.config.common))
 
     def keyed_by(self, key: OperatorKey) -> KeyedPatterns:
         """The patterns of a key."""

@@ -13,10 +13,9 @@ correlates the estimate with the pattern of each bit:
 
     score_b = sum_{j in b} n_j n^_j / sqrt(sum_{j in b} n^_j^2),      bit = score > 0.
 
-Without a mark the numbers n_j are independent of the picture, so scores are independent standard normals over keys.
-Under one key pictures could still share a lean, as estimates of unmarked pictures have directions v_k in common;
-these are projected out of every estimate: n^ <- n^ - sum_k <v_k, n^> v_k. With a mark scores have the mean
-mu = +-sqrt(E score^2 - 1), and 2 mu score is the log-likelihood ratio of a bit.
+Without a mark the numbers n_j are independent of the picture, so scores are independent standard normals, whatever
+the network's habits are. With one they have the mean mu = +-sqrt(E score^2 - 1), and 2 mu score is the
+log-likelihood ratio of a bit.
 """
 
 from __future__ import annotations
@@ -134,14 +133,9 @@ def _cosines(size: int, count: int, like: Tensor) -> Tensor:
 
 
 class NoiseReader(nn.Module):
-    """R: z0 (B, C, h, w) -> an estimate of z_T (B, C, h, w); three scales, attention at the coarse two.
+    """R: z0 (B, C, h, w) -> an estimate of z_T (B, C, h, w); three scales, attention at the coarse two."""
 
-    `common` are the directions that are projected out: none, all zero, until they are measured.
-    """
-
-    common: Tensor
-
-    def __init__(self, channels: int, size: tuple[int, int], widths: Sequence[int], common: int = 0) -> None:
+    def __init__(self, channels: int, size: tuple[int, int], widths: Sequence[int]) -> None:
         super().__init__()
         fine, middle, coarse = widths
         self.stem = nn.Conv2d(channels, fine, 3, padding=1)
@@ -156,7 +150,6 @@ class NoiseReader(nn.Module):
         self.from_middle = nn.Conv2d(middle, fine, 1)
         self.up_fine = nn.Sequential(ResidualBlock(fine), ResidualBlock(fine))
         self.out = nn.Conv2d(fine, channels, 3, padding=1)
-        self.register_buffer("common", torch.zeros(common, channels, *size))
 
     def forward(self, z0: Tensor) -> Tensor:
         fine = self.down_fine(self.stem(z0) + self.place)
@@ -164,22 +157,7 @@ class NoiseReader(nn.Module):
         coarse = self.coarse(self.to_coarse(middle))
         middle = self.up_middle(middle + self.from_coarse(F.interpolate(coarse, scale_factor=2)))
         fine = self.up_fine(fine + self.from_middle(F.interpolate(middle, scale_factor=2)))
-        estimate: Tensor = self.out(F.silu(fine))
-        along = torch.einsum("bchw,kchw->bk", estimate, self.common)
-        return estimate - torch.einsum("bk,kchw->bchw", along, self.common)
-
-
-def common_directions(estimates: Tensor, count: int) -> Tensor:
-    """The directions (count, C, h, w) that estimates of unmarked pictures (N, C, h, w) share the most.
-
-    Right singular vectors of the normalised estimates: under one key, a shared direction would accuse one secret.
-    Few pictures give fewer directions, one for ten of them; the others are zero.
-    """
-    rows = F.normalize(estimates.flatten(1).double(), dim=1)
-    directions = torch.zeros(count, rows.shape[1], dtype=rows.dtype)
-    known = min(count, len(rows) // 10)
-    directions[:known] = torch.linalg.svd(rows, full_matrices=False).Vh[:known]
-    return directions.reshape(count, *estimates.shape[1:]).to(estimates)
+        return self.out(F.silu(fine))
 
 
 class ResidualBlock(nn.Module):

@@ -36,7 +36,6 @@ from diffmark.training.paths import freeze, read_prompts
 from diffmark.training.robustness import ATTACKS, attack, round_to_bytes
 
 BATCH = 16  # pairs that are made at once, and kept in one file
-MAX_COMMON = 1024  # pairs that common directions are measured on
 VIEWS = ("read", "attacked", "regenerated", "rinsed")
 
 
@@ -266,17 +265,10 @@ def train_reader(
     weights, complete = train_network(job, config.loop, folder, stop_after, cpu)
     codec.cpu()
     codec.decoder.load_state_dict(weights)
-    codec.set_common(estimates_of(codec, latents[:MAX_COMMON, VIEWS.index("read")]))
     codec.provenance = {"steps": config.loop.steps, "complete": complete, "pairs": len(noise)}
     codec.provenance |= {"measured": measure_reader(codec, *load_pairs(paths[:held_out]))}
     codec.save_pretrained(folder / "codec")
     return codec
-
-
-@torch.no_grad()
-def estimates_of(codec: NoiseCodec, latents: Tensor) -> Tensor:
-    """Estimates of z_T from latents (N, C, h, w)."""
-    return torch.cat([codec.decode(part.float()).cpu() for part in latents.split(BATCH)])
 
 
 @torch.no_grad()
@@ -285,7 +277,7 @@ def measure_reader(codec: NoiseCodec, noise: Tensor, latents: Tensor) -> dict[st
     codec.eval()
     found = {}
     for view, name in enumerate(VIEWS):
-        estimates = estimates_of(codec, latents[:, view])
+        estimates = torch.cat([codec.decode(part.float()) for part in latents[:, view].split(BATCH)])
         cosine = F.cosine_similarity(estimates.flatten(1), noise.float().flatten(1))
         found[name] = round(float(cosine.mean()), 4)
     return found
