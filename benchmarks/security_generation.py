@@ -5,9 +5,9 @@
     python benchmarks/security_generation.py --folder RUN --report
 
 The networks are public, the operator's key is not. Strengths are chosen on prompts of the tune part and reported on
-others. The experiments are in `security/noise.py` for codecs of initial noise, in `security/generation.py` for those
-with a learned delta, and in `security/latents.py` for both. A stop loses nothing; another codec needs an empty
-folder. `--report` writes results/security/CODEC.json and the tables.
+others. The experiments are in `security/noise.py` for codecs of initial noise, in `security/generation.py` for
+those with a learned delta, and in `security/latents.py` for both. A stop loses nothing; another codec needs an
+empty folder. `--report` writes results/security/CODEC.json and the tables.
 """
 
 from __future__ import annotations

@@ -391,7 +391,9 @@ def test_a_run_states_what_chance_gives_and_can_be_held_to_a_rate_as_a_whole(fol
     )
     assert whole["fpr"] == pytest.approx(1e-6 / 11, rel=1e-5)  # none of the 11 files
     assert whole["expected_false_verdicts"] == pytest.approx(10 * whole["fpr"], rel=1e-2)
-    assert whole["expected_false_names"] == pytest.approx(10 * whole["fpr"], rel=1e-2)  # names are held to it too
+    assert whole["expected_false_names"] == pytest.approx(
+        10 * whole["fpr"], rel=1e-2
+    )  # names are held to it too
     _, named = bulk(folder, "--out", tmp_path / "named", "--registry", url, "--actor", "root")
     assert named["expected_false_names"] == pytest.approx(10 * RATE)
     tar = make_tar(tmp_path / "shard-0.tar")

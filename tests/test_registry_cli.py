@@ -70,7 +70,7 @@ def test_identify_from_files_of_logits(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", logits=logits)
     np.savez(tmp_path / "wrong.npz", other=logits)
     output = run("identify", str(tmp_path / "one.npy"), str(tmp_path / "all.npz"), "--top", "1")
-    verdicts = [line for line in output.splitlines() if "family-wise error" in line]
+    verdicts = [line for line in output.splitlines() if ", family-wise error" in line]
     assert [line.split(": ")[1].split(",")[0] for line in verdicts] == ["a", "a", "b", "c"]
     assert "all.npz[2]: c" in output
     np.savez(tmp_path / "twice.npz", logits=logits[[1, 1]])

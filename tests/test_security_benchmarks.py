@@ -155,11 +155,16 @@ def test_rates_have_exact_intervals_and_names_need_more_than_a_find(load):
 @pytest.fixture
 def studio(load, model_folder, tmp_path, monkeypatch):
     """Makes the studio of a tiny codec, with few strengths and steps."""
-    modules = {name: load(name) for name in ("studio", "latents", "noise", "generation", "collusion", "oracle")}
+    modules = {
+        name: load(name) for name in ("studio", "latents", "noise", "generation", "collusion", "oracle")
+    }
     for name, settings in {
         "studio": {"STEPS_PGD": 2, "UNMARKED": 3},
         "latents": {"STRENGTHS": (1.5, 3.0), "OF_ONE": (1, 3), "OF_FRESH": (3,)},
-        "noise": {"COLLUDERS": (2,), "SURROGATE": {"widths": (8, 8, 8), "steps": 2, "batch": 2, "rate": 1e-3}},
+        "noise": {
+            "COLLUDERS": (2,),
+            "SURROGATE": {"widths": (8, 8, 8), "steps": 2, "batch": 2, "rate": 1e-3},
+        },
         "generation": {"COLLUDERS": (2,), "OVERDONE": (0.5, 1.0), "EPSILONS": (2.0, 4.0)},
         "collusion": {"INNOCENT": 10},
         "oracle": {"QUESTIONS": (20, 30), "ASKED_ABOUT": 1},
@@ -194,7 +199,9 @@ def test_every_row_of_a_learned_delta_can_be_made(load, studio, tmp_path):
     assert word["bits_read_right_without_a_key"]["rate"] < 0.75
     assert "seen_to_be_marked_at_all" not in word  # this codec has no calibration
     painted = len(list((tmp_path / "made").glob("test-*")))
-    assert painted == 3 * 3 + 2 * (3 + 2)  # unmarked, both kinds; copies of two accounts, the first are the same
+    assert painted == 3 * 3 + 2 * (
+        3 + 2
+    )  # unmarked, both kinds; copies of two accounts, the first are the same
 
 
 def test_every_row_of_a_mark_in_the_noise_can_be_made(load, studio, monkeypatch):
@@ -203,14 +210,19 @@ def test_every_row_of_a_mark_in_the_noise_can_be_made(load, studio, monkeypatch)
     detect = made.detector.detect
     asked = []
 
-    def marked_at_first(image, secret=None):  # an untrained reader finds nothing, and there is nothing to ask for
+    def marked_at_first(
+        image, secret=None
+    ):  # an untrained reader finds nothing, and there is nothing to ask for
         asked.append(image)
         return replace(detect(image, secret), verdict="marked" if len(asked) == 1 else "not marked")
 
     monkeypatch.setattr(made.detector, "detect", marked_at_first)
     rows = {name: make() for name, make in dict(noise.tasks(made)).items()}
     check_rows(rows)
-    for name in ("gradient on the margins, operator's key", "gradient on a surrogate reader, without the network"):
+    for name in (
+        "gradient on the margins, operator's key",
+        "gradient on a surrogate reader, without the network",
+    ):
         assert f"{name}, 8 levels" in rows
     assert rows["oracle of 30 questions"]["images"] == 1
     key = rows["forgery: patterns fitted to 3, fresh secrets"]

@@ -54,7 +54,9 @@ def _collusion(lab: Lab, count: int, fresh: bool) -> Row:
 
 def averaged(copies: Sequence[Image.Image]) -> Image.Image:
     """The mean of pictures."""
-    return Image.fromarray(np.rint(np.mean([np.asarray(one, float) for one in copies], axis=0)).astype(np.uint8))
+    return Image.fromarray(
+        np.rint(np.mean([np.asarray(one, float) for one in copies], axis=0)).astype(np.uint8)
+    )
 
 
 def mixture(

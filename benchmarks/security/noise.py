@@ -47,15 +47,21 @@ def tasks(studio: Studio) -> Tasks:
         for epsilon in epsilons:
             yield f"{name}, {epsilon:g} levels", partial(studio.removal, attack, (epsilon,))
     yield "forgery: gradient towards the noise of one picture", partial(_towards, attacker, 1)
-    yield "forgery: new picture from the noise of one picture, with the network", partial(_new, attacker, False)
+    yield (
+        "forgery: new picture from the noise of one picture, with the network",
+        partial(_new, attacker, False),
+    )
     yield "forgery: new picture from the noise of one picture, by inversion", partial(_new, attacker, True)
     yield "privacy: another key", partial(_other_key, attacker)
     yield "privacy: two pictures of one secret, with the network", partial(_linked, attacker)
     for count in sorted({*latents.OF_ONE, *latents.OF_FRESH}):
         if count > studio.counts["seen"]:
             continue
-        if 1 < count and count in latents.OF_ONE:
-            yield f"forgery: gradient towards the mean noise of {count}, {ONE}", partial(_towards, attacker, count)
+        if count > 1 and count in latents.OF_ONE:
+            yield (
+                f"forgery: gradient towards the mean noise of {count}, {ONE}",
+                partial(_towards, attacker, count),
+            )
         if count in latents.OF_FRESH:
             yield f"forgery: patterns fitted to {count}, {FRESH}", partial(_fitted, attacker, count)
     for count in COLLUDERS:
@@ -217,7 +223,9 @@ def _fitted(attacker: Attacker, count: int) -> Row:
         for image in studio.made("test", FRESH)
     ]
     wanted = studio.secrets(9, max(studio.counts["test"], studio.counts["tune"]))
-    targets = [torch.from_numpy(values * (2.0 * secret[bit] - 1).astype(np.float32))[None] for secret in wanted]
+    targets = [
+        torch.from_numpy(values * (2.0 * secret[bit] - 1).astype(np.float32))[None] for secret in wanted
+    ]
     row = studio.forgery(
         _forge(attacker, lambda number, part: targets[number]),
         lambda part: wanted[: studio.counts[part]],

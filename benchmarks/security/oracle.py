@@ -49,7 +49,7 @@ def questioned(
     is_marked: Callable[[Image.Image], bool],
     read: Callable[[measuring.Images, Sequence[int]], Row],
 ) -> Tasks:
-    """Rows of a search for each image, and of all together; `read` says what is read from images of some numbers."""
+    """Rows of a search for each image, and of all together; `read` takes images and their numbers."""
     for number, image in enumerate(images):
         yield f"oracle: picture {number}", partial(_one, folder, image, is_marked, number)
     for count in QUESTIONS:

@@ -47,7 +47,7 @@ def _mean(lab: Lab, kind: str, count: int) -> Row:
 
 
 def _principal(lab: Lab, kind: str, count: int) -> Row:
-    """As many directions as there are bits. Of one secret the first direction is the mean, and no row of its own."""
+    """As many directions as there are bits; of one secret it would be the mean, which has its own row."""
     rows = lab.pool(kind, count)
     directions = spectra.principal(rows - rows.mean(axis=0), 64 * (SETS if kind == MANY else 1))
     return lab.removal(without(directions), strengths=STRENGTHS) | {"seen": count}

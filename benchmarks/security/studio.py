@@ -145,7 +145,9 @@ class Studio:
         difference = decode(self.detector.vae, z + small) - decode(self.detector.vae, z)
         wave = difference[0].permute(1, 2, 0).numpy()
         wave = wave * (strength / max(float(np.sqrt(np.mean(wave**2))), 1e-9))
-        return Image.fromarray(np.clip(np.rint(np.asarray(image, np.float32) + wave), 0, 255).astype(np.uint8))
+        return Image.fromarray(
+            np.clip(np.rint(np.asarray(image, np.float32) + wave), 0, 255).astype(np.uint8)
+        )
 
     def steered(self, image: Image.Image, gain: Callable[[Tensor], Tensor], epsilon: float) -> Image.Image:
         """Projected gradient ascent on a gain of the pixels, L-infinity, within `epsilon` levels of 255."""

@@ -128,7 +128,9 @@ def _identified(table: pa.Table, registry: Registry, top: int, rate: float, reas
     rows = table.to_pylist()
     decided = [row for row in rows if row["verdict"] is not None]
     logits = [to_logits(row["margins"]) for row in decided]
-    for row, answer in zip(decided, registry.identify_many(logits, top, rate=rate, reason=reason), strict=True):
+    for row, answer in zip(
+        decided, registry.identify_many(logits, top, rate=rate, reason=reason), strict=True
+    ):
         row |= {"principal": answer.verdict.principal, "family_wise": answer.verdict.family_wise}
         names = [field.name for field in CANDIDATE]
         row["candidates"] = [{name: getattr(found, name) for name in names} for found in answer.candidates]

@@ -30,7 +30,9 @@ def bulk(
     fpr: Annotated[float, typer.Option(help="False-positive rate of verdicts.")] = 1e-3,
     run_fpr: Annotated[
         float | None,
-        typer.Option(help="Chance of a single false verdict in the whole run, and of a single false name; sets --fpr by its images."),
+        typer.Option(
+            help="Chance of a single false verdict, or name, in the whole run; sets --fpr by its images."
+        ),
     ] = None,
     batch_size: BatchSize = 8,
     device: Device = None,
@@ -78,7 +80,9 @@ def bulk(
         ring = ring_for(keys, key)
         tell_key(ring)
         settings = Settings(codec, vae, fpr, batch_size, device, key, ring.ids, search=not plain)
-        made = detect_all(shards, out, settings, registry=keys, workers=workers, top=top, rate=rate, reason=reason)
+        made = detect_all(
+            shards, out, settings, registry=keys, workers=workers, top=top, rate=rate, reason=reason
+        )
         for count in track((one for part in made for one in part.elements()), "detecting", total):
             counts[count] += 1
     rows = sum(counts.values())
