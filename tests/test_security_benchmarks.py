@@ -160,7 +160,7 @@ def studio(load, model_folder, tmp_path, monkeypatch):
     }
     for name, settings in {
         "studio": {"STEPS_PGD": 2, "UNMARKED": 3},
-        "latents": {"STRENGTHS": (1.5, 3.0), "OF_ONE": (1, 3), "OF_FRESH": (3,)},
+        "latents": {"STRENGTHS": (1.5, 3.0), "OF_ONE": (1, 3), "OF_FRESH": (2, 3)},
         "noise": {
             "COLLUDERS": (2,),
             "SURROGATE": {"widths": (8, 8, 8), "steps": 2, "batch": 2, "rate": 1e-3},

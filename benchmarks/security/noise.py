@@ -39,7 +39,7 @@ def tasks(studio: Studio) -> Tasks:
     attacker = Attacker(studio)
     yield "none", lambda: studio.removal(lambda image, _: image)
     for name, attack, epsilons in (
-        ("gradient on the margins, operator's key", attacker.on_margins, EPSILONS),
+        ("gradient on the margins, operator's key", attacker.on_margins, EPSILONS[-1:]),
         ("complement: gradient on the noise that is read, without the key", attacker.complemented, EPSILONS),
         ("overwritten: gradient towards another key's pattern", attacker.overwritten, EPSILONS[-1:]),
         ("gradient on a surrogate reader, without the network", attacker.by_surrogate, EPSILONS[-1:]),
@@ -62,7 +62,7 @@ def tasks(studio: Studio) -> Tasks:
                 f"forgery: gradient towards the mean noise of {count}, {ONE}",
                 partial(_towards, attacker, count),
             )
-        if count in latents.OF_FRESH:
+        if count in latents.OF_FRESH[1:]:
             yield f"forgery: patterns fitted to {count}, {FRESH}", partial(_fitted, attacker, count)
     for count in COLLUDERS:
         for fresh in (False, True):
