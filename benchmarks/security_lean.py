@@ -40,6 +40,7 @@ from diffmark.statistics import clopper_pearson, match_threshold  # noqa: E402
 KINDS = {"painted scenes": 50, "files": 20, "windows of files": 20, "noise": 5, "gradients": 5}
 STATED = 1e-3
 RANDOM = 2000  # random secrets
+FEWEST = 20  # pictures of a kind that is told apart
 SEED = 77
 LENGTH = 64
 KEYS = 30  # operator keys, for codecs of initial noise
@@ -93,7 +94,7 @@ def worst_keys(margins: NDArray[np.float64]) -> dict[str, NDArray[np.bool_]]:
 def rates(pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> dict[str, Row]:
     """How often each worst secret, chosen on tune, is found in unmarked pictures of test; and random secrets.
 
-    `pairs` are margins (N, L) of tune and test, under each of some keys.
+    `pairs` are margins (N, L) of tune and test, under each of some keys; a picture is a trial under each.
     """
     hits: dict[str, list[int]] = {}
     for tune, test in pairs:
@@ -111,6 +112,19 @@ def rates(pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> dict[
         if len(pairs) > 1:
             table[name] |= {"keys": len(pairs), "worst_key": float(f"{max(found) / trials:.4g}")}
     return table
+
+
+def rate_within(
+    pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]], inside: dict[str, NDArray[np.bool_]]
+) -> Row:
+    """The three worst secrets of one kind of pictures alone, chosen and looked for among those."""
+    hits = trials = 0
+    for tune, test in pairs:
+        bits = test[inside["test"]] > 0
+        for secret in worst_keys(tune[inside["tune"]]).values():
+            hits += int(((bits == secret).sum(axis=1) >= match_threshold(test.shape[1], STATED)).sum())
+            trials += len(bits)
+    return _rate(hits, trials)
 
 
 def _rate(hits: int, trials: int) -> Row:
@@ -140,6 +154,11 @@ def report(rows: list[Row]) -> tuple[dict[str, Any], NDArray[np.float64]]:
     found["largest_lean"] = {"raw": _largest(raw), "left": _largest(left)}
     before, after = rates(raw), rates(left)
     found["keys"] = {name: {"raw": before[name], "left": after[name]} for name in before}
+    for kind in sorted({row["kind"] for row in rows}):
+        inside = {part: np.array([row["kind"] == kind for row in own]) for part, own in parts.items()}
+        if min(inside[part].sum() for part in inside) >= FEWEST:
+            row = {"raw": rate_within(raw, inside), "left": rate_within(left, inside)}
+            found["keys"][f"{kind} alone, worst secrets among them"] = row
     return found, said["tune"]
 
 

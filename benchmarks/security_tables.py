@@ -96,7 +96,9 @@ def fill_pages(pages: Sequence[Path] = PAGES) -> None:
     tables["security"] = summary({name: rows_of(name) for name in LAYERS})
     for name in LAYERS[1:]:
         lean = RESULTS / f"lean-{name}.json"
-        tables[f"security lean {name}"] = lean_table(json.loads(lean.read_text())) if lean.exists() else NOTHING
+        tables[f"security lean {name}"] = (
+            lean_table(json.loads(lean.read_text())) if lean.exists() else NOTHING
+        )
     for page in pages:
         fill(page, tables)
 
@@ -198,7 +200,9 @@ def privacy_table(rows: list[Row]) -> str:
 def lean_table(found: dict[str, Any]) -> str:
     lines = []
     for name, row in found["keys"].items():
-        cells = [rate(one) + (f"; {one['worst_key']:.2g}" if "worst_key" in one else "") for one in row.values()]
+        cells = [
+            rate(one) + (f"; {one['worst_key']:.2g}" if "worst_key" in one else "") for one in row.values()
+        ]
         lines.append([name, *cells])
     count = found["pictures"]["test"]
     keys = next(iter(found["keys"].values()))["raw"].get("keys")

@@ -90,6 +90,7 @@ def test_a_folder_becomes_a_table(folder, tmp_path, settings):
     assert np.allclose(row["margins"], expected.margins, atol=1e-4)
     assert "truncated" in rows["broken.jpg"]["error"]
     assert rows["broken.jpg"]["verdict"] is None
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()} == {0o600}
 
 
 def test_again_only_what_is_new_or_changed(folder, tmp_path, settings):

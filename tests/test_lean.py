@@ -145,12 +145,12 @@ def test_the_codec_of_initial_noise_that_ships_has_its_habits_left_out():
 
 @pytest.mark.slow
 def test_the_worst_secret_of_the_codec_that_ships_is_found_no_more_often_than_stated():
-    """In painted scenes and gradients, which it never saw."""
+    """In painted scenes, and gradients, which look alike to it."""
     codec, vae = Codec.from_pretrained("vista"), load_autoencoder()
     rng = np.random.default_rng(3)
 
     def picture(number):
-        if number % 2:
+        if number % 16:
             return Image.fromarray(paint(random_scene(7_000_000 + number)))
         ends = rng.uniform(0, 255, (2, 3))
         slope = np.add.outer(np.linspace(0, rng.uniform(), 256), np.linspace(0, rng.uniform(), 256))[
@@ -162,7 +162,7 @@ def test_the_worst_secret_of_the_codec_that_ships_is_found_no_more_often_than_st
         pixels = [torch.from_numpy(read_image(picture(number)).pixels())[None] for number in range(600)]
         raw = torch.cat([codec.decoder.estimate(encode(vae, one)) for one in pixels]).numpy()
     left = without(codec.decoder.habits.numpy(), raw)
-    assert worst_rate(raw[:300], raw[300:], 1e-2) > 2 * worst_rate(left[:300], left[300:], 1e-2)
+    assert worst_rate(raw[:300], raw[300:], 1e-2) > 1.5 * worst_rate(left[:300], left[300:], 1e-2)
     assert worst_rate(left[:300], left[300:], 1e-3) <= 5e-3
 
 
