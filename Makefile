@@ -35,11 +35,11 @@ lint: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Known vulnerabilities of the pinned versions; asks pypi.org.
+# Known vulnerabilities of the pinned versions; asks pypi.org, and fails if a package cannot be looked up there.
 audit: .venv/installed
 	$(BIN)/pip install --quiet pip-audit
 	$(BIN)/python benchmarks/dependencies.py
-	$(BIN)/pip-audit --disable-pip --no-deps -r constraints.txt
+	$(BIN)/pip-audit --strict --disable-pip --no-deps -r constraints.txt
 
 docs: .venv/installed
 	$(BIN)/python -m diffmark.cli.reference > docs/cli.md

@@ -92,7 +92,8 @@ def page() -> str:
         "# Dependencies",
         "",
         "Made by `python benchmarks/dependencies.py` from the installed packages. `make audit` checks the pinned",
-        "versions for known vulnerabilities with pip-audit; it needs the network.",
+        "versions for known vulnerabilities with pip-audit, and fails if a package cannot be looked up. It has not",
+        "passed for this list: the database of vulnerabilities was out of reach where the list was made.",
     ]
     for title, wanted in (("What an operator runs", True), ("For training, tests and comparisons", False)):
         chosen = [row[:3] for row in rows() if row[3] == wanted]

@@ -1,14 +1,13 @@
-"""The generation layer under attack, on the codec that ships: removal, forgery, collusion, privacy.
+"""The generation layer under attack, on the codecs that ship: removal, forgery, collusion, privacy.
 
     python benchmarks/security_generation.py --folder RUN
-    python benchmarks/security_generation.py --folder RUN --codec NAME --victims 6 --tuning 3 --pool 30
+    python benchmarks/security_generation.py --folder RUN --codec vista-final --model vista-lcm --steps 4
     python benchmarks/security_generation.py --folder RUN --report
 
-The codec's networks are public; the operator's key permutes and masks the bits that they carry. Attackers have the
-model, its autoencoder and the codec, or only marked pictures. Strengths are chosen on prompts of the tune part and
-reported on others; the second command is with few pictures. The experiments are in `security/generation.py`. A stop
-loses nothing; another codec needs an empty folder, and its digest is in the result. `--report` writes
-results/security/generation.json and the tables.
+The networks are public, the operator's key is not. Strengths are chosen on prompts of the tune part and reported on
+others. The experiments are in `security/noise.py` for codecs of initial noise, in `security/generation.py` for
+those with a learned delta, and in `security/latents.py` for both. A stop loses nothing; another codec needs an
+empty folder. `--report` writes results/security/CODEC.json and the tables.
 """
 
 from __future__ import annotations
@@ -22,12 +21,13 @@ from pathlib import Path  # noqa: E402
 
 import security_tables  # noqa: E402
 from pictures import Run  # noqa: E402
-from security.generation import SEED, Studio, tasks  # noqa: E402
+from security import generation, noise  # noqa: E402
+from security.studio import SEED, Studio  # noqa: E402
 
 from diffmark.latent.files import find_codec, read_config  # noqa: E402
 from diffmark.provenance import command_line  # noqa: E402
 
-MODULES = ("latent/codec", "latent/networks", "latent/lean", "keys/bits", "mark/context")
+MODULES = ("latent/codec", "latent/networks", "latent/noise", "latent/lean", "keys/bits", "mark/context")
 
 
 def main() -> None:
@@ -36,16 +36,16 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, required=True, help="rows and pictures of the run")
     parser.add_argument("--codec", default="vista")
-    parser.add_argument("--model", default="vista-lcm")
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--victims", type=int, default=24)
-    parser.add_argument("--tuning", type=int, default=8)
+    parser.add_argument("--model", default="vista")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--victims", type=int, default=20)
+    parser.add_argument("--tuning", type=int, default=5)
     parser.add_argument("--pool", type=int, default=1000, help="marked pictures that the attacker has seen")
     parser.add_argument("--only", nargs="+", default=[""], help="rows whose names begin so")
     parser.add_argument("--report", action="store_true", help="write the results of the rows that are there")
     given = parser.parse_args()
     if given.report:
-        security_tables.report("generation", given.folder)
+        security_tables.report(Path(given.codec).name, given.folder)
         return
     names = ("codec", "model", "steps", "victims", "tuning")
     weights = read_config(find_codec(given.codec))["sha256"]
@@ -53,7 +53,8 @@ def main() -> None:
     run = Run(given.folder, config, MODULES)
     run.head(command_line(), config, whole=given.only == [""])
     sizes = (given.steps, given.victims, given.tuning, given.pool)
-    run.extend_named(tasks(Studio(given.folder, given.codec, given.model, *sizes)), given.only)
+    studio = Studio(given.folder, given.codec, given.model, *sizes)
+    run.extend_named((noise if studio.in_noise else generation).tasks(studio), given.only)
 
 
 if __name__ == "__main__":

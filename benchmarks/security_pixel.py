@@ -33,7 +33,7 @@ MODULES = (*pictures.WRITER, "detection/decision", "detection/pixel")
 def tasks(lab: Lab) -> Tasks:
     """Every row by its name."""
     yield "none", partial(lab.removal, lambda victim, _: victim.marked)
-    for experiment in (with_key, tones, forgery, privacy, sets, collusion, seen, oracle):
+    for experiment in (with_key, tones, forgery, collusion, seen, privacy, sets, oracle):
         yield from experiment.tasks(lab)
 
 

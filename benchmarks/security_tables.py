@@ -9,37 +9,55 @@ from pathlib import Path
 from typing import Any
 
 from pictures import Row, fill
+from security.collusion import TOGETHER
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "security"
 STEP = "oracle: picture"  # rows that are steps of others
-PAGES = [ROOT / name for name in ("README.md", "docs/threat-model.md", "docs/detection.md")]
+PAGES = [ROOT / name for name in ("docs/threat-model.md", "docs/detection.md")]
 NOTHING = "Not measured yet."
-LAYERS = {  # rows that the summary shows, in each layer
-    "pixel": {
-        "none": "none",
-        "overwritten by somebody with the public writer": "overwritten, private, attacked with another key",
-        "gradient on the margins under another key": "gradient on the margins, private, attacked with another key",
-        "gradient on the margins with the key or the networks": "gradient on the margins, public key",
-        "the mean of 30 pictures of one secret taken out": "mean of 30, one secret",
-        "patterns of 1,000 pictures of fresh secrets taken out": "principal directions of 1000, fresh secrets",
-        "tones of 10 pictures notched, then a rotation": "tones of 10 notched, rotated",
-        "1,000 questions to the detector": "oracle of 1000 questions",
-        "forgery: copied from one picture": "forgery: copied from one picture",
-        "5 accounts mix copies: one of them named": "collusion of 5, fresh secrets",
-    },
-    "generation": {
-        "none": "none",
-        "overwritten by somebody with the public writer": "overwritten with the codec",
-        "gradient on the margins under another key": "",
-        "gradient on the margins with the key or the networks": "gradient on the margins with the codec",
-        "the mean of 30 pictures of one secret taken out": "mean latents of 30, one secret",
-        "patterns of 1,000 pictures of fresh secrets taken out": "principal directions of 1000, fresh secrets",
-        "tones of 10 pictures notched, then a rotation": "",
-        "1,000 questions to the detector": "",
-        "forgery: copied from one picture": "forgery: fine latents copied from one picture",
-        "5 accounts mix copies: one of them named": "collusion of 5, fresh secrets",
-    },
+KEYLESS = "without the key"
+LAYERS = ("pixel", "vista", "vista-final")
+SUMMARY = {  # what is tried: the rows that say so in each of LAYERS
+    "nothing": ("none", "none", "none"),
+    f"overwritten, {KEYLESS}": (
+        "overwritten, private, attacked with another key",
+        "overwritten: gradient towards another key's pattern, 8 levels",
+        "overwritten with the codec",
+    ),
+    f"gradient through the public reader, {KEYLESS}": (
+        "gradient on the margins, private, attacked with another key",
+        f"complement: gradient on the noise that is read, {KEYLESS}, 8 levels",
+        "gradient on the margins with the codec",
+    ),
+    "gradient on the margins, with the key": (
+        "gradient on the margins, public key",
+        "gradient on the margins, operator's key, 8 levels",
+        "",
+    ),
+    "mean of pictures of one secret taken out (30; 100; 100)": (
+        "mean of 30, one secret",
+        "mean latents of 100, one secret",
+        "mean latents of 100, one secret",
+    ),
+    "patterns of pictures of fresh secrets taken out (1,000; 300; 300)": (
+        "principal directions of 1000, fresh secrets",
+        "principal directions of 300, fresh secrets",
+        "principal directions of 300, fresh secrets",
+    ),
+    "tones of 10 pictures notched, then a rotation": ("tones of 10 notched, rotated", "", ""),
+    "1,000 questions to the detector": ("oracle of 1000 questions", "oracle of 1000 questions", ""),
+    "forgery from one picture": (
+        "forgery: copied from one picture",
+        "forgery: gradient towards the noise of one picture",
+        f"forgery: read and written again with the codec, {KEYLESS}",
+    ),
+    "forgery: another picture painted from the noise that is read in one": (
+        "",
+        "forgery: new picture from the noise of one picture, with the network",
+        "",
+    ),
+    "5 accounts mix copies: one of them named": ("collusion of 5, fresh secrets",) * 3,
 }
 
 
@@ -76,9 +94,11 @@ def fill_pages(pages: Sequence[Path] = PAGES) -> None:
         for kind, made in TABLES.items():
             tables[f"security {name} {kind}"] = made(rows_of(name))
     tables["security"] = summary({name: rows_of(name) for name in LAYERS})
-    lean = RESULTS / "lean.json"
-    if lean.exists():
-        tables["security lean"] = lean_table(json.loads(lean.read_text()))
+    for name in LAYERS[1:]:
+        lean = RESULTS / f"lean-{name}.json"
+        tables[f"security lean {name}"] = (
+            lean_table(json.loads(lean.read_text())) if lean.exists() else NOTHING
+        )
     for page in pages:
         fill(page, tables)
 
@@ -92,17 +112,22 @@ def table(columns: list[str], lines: list[list[Any]]) -> str:
 
 
 def summary(rows: dict[str, list[Row]]) -> str:
-    """What matters most, of both layers: the shares that are still found, or taken for marked."""
-    cells: dict[str, list[str]] = {}
-    for layer, names in LAYERS.items():
-        by_id = {row["id"]: row for row in rows[layer]}
-        for words, name in names.items():
-            row = by_id.get(name)
-            share = None if row is None else row.get("found", row.get("someone_named"))
-            damage = f"; {row['ssimulacra2']:.0f}" if row and "ssimulacra2" in row else ""
-            cells.setdefault(words, []).append("" if share is None else rate(share) + damage)
-    columns = ["attack: share still found [95%]; SSIMULACRA2", "pixel layer", "generation layer"]
-    return table(columns, [[words, *found] for words, found in cells.items() if any(found)])
+    """What matters most, of all layers: the shares that are still found, or taken for marked."""
+    by_id = [{row["id"]: row for row in rows[layer]} for layer in LAYERS]
+    lines = []
+    for words, names in SUMMARY.items():
+        found = [layer.get(name) for layer, name in zip(by_id, names, strict=True)]
+        if any(found):
+            lines.append([words, *map(_cell, found)])
+    columns = ["attack: share still found [95%]; SSIMULACRA2", "pixel layer", "`vista`", "`vista-final`"]
+    return table(columns, lines)
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    damage = f"; {row['ssimulacra2']:.0f}" if "ssimulacra2" in row else ""
+    return rate(row.get("found", row.get("someone_named"))) + damage
 
 
 def attack_table(rows: list[Row]) -> str:
@@ -134,8 +159,9 @@ def seen_table(rows: list[Row]) -> str:
         more = f"; {row['tones_found']} of {row['tones']} tones" if "tones_found" in row else ""
         if "bits_read_without_key" in row:
             more = f"; {row['bits_read_without_key']:.2f} of bits read"
-        cell = f"{rate(row['found'])}; {row['ssimulacra2']:.0f}{more}"
-        attacks.setdefault(name, {})[row["seen"]] = cell
+        if "places_of_bits_found" in row:
+            more += f", {row['places_of_bits_found']:.2f} of the places told"
+        attacks.setdefault(name, {})[row["seen"]] = _cell(row) + more
     lines = [[name, *(cells.get(count, "") for count in counts)] for name, cells in attacks.items()]
     return table(["found [95%]; SSIMULACRA2, by pictures seen: n =", *map(str, counts)], lines)
 
@@ -145,15 +171,18 @@ def collusion_table(rows: list[Row]) -> str:
     for row in rows:
         if "colluders" not in row:
             continue
-        cells = [row["colluders"], row["secrets"], rate(row["someone_found"]), rate(row["someone_named"])]
-        lines.append([*cells, rate(row["someone_named_by_pictures_together"]), rate(row["innocent_named"])])
+        figures = [row["someone_found"], row["someone_named"]]
+        figures += [row.get(f"someone_named_by_{number}") for number in TOGETHER]
+        cells = ["" if one is None else rate(one) for one in (*figures, row["innocent_named"])]
+        lines.append([row["colluders"], row["secrets"], *cells])
     columns = [
         "accounts that mix their copies",
         "secrets",
         "one of them found at 1e-3",
         "named by one picture",
     ]
-    return table([*columns, "named by three pictures together", "an innocent named"], lines)
+    columns += [f"named by {number} pictures together" for number in TOGETHER]
+    return table([*columns, "an innocent named"], lines)
 
 
 def privacy_table(rows: list[Row]) -> str:
@@ -169,9 +198,17 @@ def privacy_table(rows: list[Row]) -> str:
 
 
 def lean_table(found: dict[str, Any]) -> str:
-    lines = [[key, rate(row["raw"]), rate(row["whitened"])] for key, row in found["keys"].items()]
-    first = "unmarked pictures kept apart, false-positive rate at a stated 1e-3"
-    return table([first, "as the network reads", "whitened"], lines)
+    lines = []
+    for name, row in found["keys"].items():
+        cells = [
+            rate(one) + (f"; {one['worst_key']:.2g}" if "worst_key" in one else "") for one in row.values()
+        ]
+        lines.append([name, *cells])
+    count = found["pictures"]["test"]
+    keys = next(iter(found["keys"].values()))["raw"].get("keys")
+    under = f" under {keys} operator keys; under the worst of them" if keys else ""
+    first = f"false-positive rate at a stated {found['stated']:g}, of {count} pictures kept apart{under}"
+    return table([first, "as the network reads", "as the codec reads"], lines)
 
 
 def rate(value: Row) -> str:

@@ -70,10 +70,13 @@ def test_identify_from_files_of_logits(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", logits=logits)
     np.savez(tmp_path / "wrong.npz", other=logits)
     output = run("identify", str(tmp_path / "one.npy"), str(tmp_path / "all.npz"), "--top", "1")
-    verdicts = [line for line in output.splitlines() if "family-wise error" in line]
+    verdicts = [line for line in output.splitlines() if ", family-wise error" in line]
     assert [line.split(": ")[1].split(",")[0] for line in verdicts] == ["a", "a", "b", "c"]
     assert "all.npz[2]: c" in output
     np.savez(tmp_path / "twice.npz", logits=logits[[1, 1]])
+    chance = runner.invoke(app, ["identify", str(tmp_path / "all.npz")], catch_exceptions=False).stderr
+    assert "answers at a family-wise error of 1e-06 each" in chance
+    assert "e-06 false names are expected by chance" in chance
     assert "2 images together: b" in run("identify", str(tmp_path / "twice.npz"), "--together")
     with pytest.raises(ValueError, match="needs an array named logits, found other"):
         runner.invoke(app, ["identify", str(tmp_path / "wrong.npz")], catch_exceptions=False)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import tiny_codec
+import torch
+from conftest import tiny_codec, tiny_noise_codec
 from PIL import Image
 
 from diffmark.latent.injection import Injection
@@ -150,36 +152,100 @@ def test_rates_have_exact_intervals_and_names_need_more_than_a_find(load):
     assert measuring.p_of(weak, SECRET[None], 16) > measuring.p_of(weak, SECRET[None])
 
 
-def test_every_row_of_the_generation_layer_can_be_made_with_any_codec(
-    load, model_folder, tmp_path, monkeypatch
-):
-    generation, collusion = load("generation"), load("collusion")
-    codec = tiny_codec(injection=Injection("late", start=0.8, end=0.3))
-    codec.save_pretrained(tmp_path / "codec")
-    monkeypatch.setattr(generation, "COLLUDERS", (2,))
-    monkeypatch.setattr(generation, "STEPS_PGD", 2)
-    for name in ("STRENGTHS", "OVERDONE", "EPSILONS"):
-        monkeypatch.setattr(generation, name, getattr(generation, name)[:2])
-    monkeypatch.setattr(collusion, "INNOCENT", 10)
-    monkeypatch.setattr(generation, "OF_FRESH", (3,))
-    monkeypatch.setattr(generation, "OF_ONE", (1, 3))
-    for name in ("measuring", "generation"):
+@pytest.fixture
+def studio(load, model_folder, tmp_path, monkeypatch):
+    """Makes the studio of a tiny codec, with few strengths and steps."""
+    modules = {
+        name: load(name) for name in ("studio", "latents", "noise", "generation", "collusion", "oracle")
+    }
+    for name, settings in {
+        "studio": {"STEPS_PGD": 2, "UNMARKED": 3},
+        "latents": {"STRENGTHS": (1.5, 3.0), "OF_ONE": (1, 3), "OF_FRESH": (2, 3)},
+        "noise": {
+            "COLLUDERS": (2,),
+            "SURROGATE": {"widths": (8, 8, 8), "steps": 2, "batch": 2, "rate": 1e-3},
+        },
+        "generation": {"COLLUDERS": (2,), "OVERDONE": (0.5, 1.0), "EPSILONS": (2.0, 4.0)},
+        "collusion": {"INNOCENT": 10},
+        "oracle": {"QUESTIONS": (20, 30), "ASKED_ABOUT": 1},
+    }.items():
+        for setting, value in settings.items():
+            monkeypatch.setattr(modules[name], setting, value)
+    for name in ("measuring", "studio"):
         monkeypatch.setattr(load(name), "ssimulacra2", lambda *pair: 80.0)  # 64 pixels are too few for it
-    studio = generation.Studio(tmp_path, str(tmp_path / "codec"), str(model_folder), 1, 3, 2, 3)
-    rows = {name: make() for name, make in generation.tasks(studio)}
-    assert {"none", "gradient on the margins with the codec", "collusion of 2, fresh secrets"} <= rows.keys()
+
+    def make(codec):
+        codec.save_pretrained(tmp_path / "codec")
+        return modules["studio"].Studio(tmp_path, str(tmp_path / "codec"), str(model_folder), 1, 3, 2, 3)
+
+    return make
+
+
+def check_rows(rows):
     assert {f"mean latents of {count}, one secret" for count in (1, 3)} <= rows.keys()
+    assert {"none", "collusion of 2, fresh secrets", "reader fitted to 3, fresh secrets"} <= rows.keys()
     for name, row in rows.items():
-        if "found" in row:
+        if "found" in row and "questions" not in row:
             assert row["images"] == 3, name
             assert 0 <= row["found"]["rate"] <= 1
+
+
+def test_every_row_of_a_learned_delta_can_be_made(load, studio, tmp_path):
+    made = studio(tiny_codec(injection=Injection("late", start=0.8, end=0.3)))
+    rows = {name: make() for name, make in load("generation").tasks(made)}
+    check_rows(rows)
+    assert "gradient on the margins with the codec" in rows
     word = rows["privacy: the word, without the operator's key"]
     assert word["bits_read_right_without_a_key"]["rate"] < 0.75
     assert "seen_to_be_marked_at_all" not in word  # this codec has no calibration
-    made = len(list((tmp_path / "made").glob("test-*")))
-    assert made == 3 * 3 + 2 * (
-        3 + 3 - 1
-    )  # unmarked, both kinds; copies of two accounts, whose first are the same
+    painted = len(list((tmp_path / "made").glob("test-*")))
+    assert painted == 3 * 3 + 2 * (
+        3 + 2
+    )  # unmarked, both kinds; copies of two accounts, the first are the same
+
+
+def test_every_row_of_a_mark_in_the_noise_can_be_made(load, studio, monkeypatch):
+    made = studio(tiny_noise_codec())
+    noise = load("noise")
+    detect = made.detector.detect
+    asked = []
+
+    def marked_at_first(
+        image, secret=None
+    ):  # an untrained reader finds nothing, and there is nothing to ask for
+        asked.append(image)
+        return replace(detect(image, secret), verdict="marked" if len(asked) == 1 else "not marked")
+
+    monkeypatch.setattr(made.detector, "detect", marked_at_first)
+    rows = {name: make() for name, make in dict(noise.tasks(made)).items()}
+    check_rows(rows)
+    for name in (
+        "gradient on the margins, operator's key",
+        "gradient on a surrogate reader, without the network",
+    ):
+        assert f"{name}, 8 levels" in rows
+    assert rows["oracle of 30 questions"]["images"] == 1
+    key = rows["forgery: patterns fitted to 3, fresh secrets"]
+    assert 0 <= key["places_of_bits_found"] <= 1
+    assert "ssimulacra2" not in rows["forgery: new picture from the noise of one picture, by inversion"]
+
+
+def test_a_gradient_through_the_network_changes_what_is_read(load, studio, monkeypatch):
+    """Away from the noise that a picture was read as, towards that of another, and no further than it may."""
+    monkeypatch.setattr(load("studio"), "STEPS_PGD", 30)
+    made = studio(tiny_noise_codec(seed=3))
+    attacker = load("noise").Attacker(made)
+    image, other = made.made("test", "no mark")[:2]
+
+    def likeness(picture, wanted):
+        return float(torch.cosine_similarity(attacker.noise_of(picture).flatten(), wanted.flatten(), dim=0))
+
+    own, wanted = attacker.noise_of(image), attacker.noise_of(other)
+    away = attacker.complemented(image, 8.0)
+    forged = attacker.towards(image, wanted, 8.0, attacker.network)
+    assert likeness(away, own) < likeness(image, own) - 0.01
+    assert likeness(forged, wanted) > likeness(image, wanted)
+    assert np.abs(np.asarray(away, int) - np.asarray(image)).max() <= 8
 
 
 def test_the_pages_say_what_the_results_say(load, tmp_path):
@@ -195,15 +261,20 @@ def test_the_pages_say_what_the_results_say(load, tmp_path):
 def test_a_mixture_names_nobody_who_did_not_take_part(load, fresh):
     collusion = load("collusion")
     rng = np.random.default_rng(6)
-    held = []
+    held, copies = [], []
     for _ in range(2):
         secrets = rng.integers(2, size=(6, 64), dtype=np.uint8)
         secrets = secrets if fresh else np.repeat(secrets[:1], 6, axis=0)
-        held.append(([np.repeat(60 + 120.0 * secret, 3).reshape(8, 8, 3) for secret in secrets], secrets))
+        held.append(secrets)
+        shades = [np.repeat(60 + 120 * secret[:, None], 3, axis=1).reshape(8, 8, 3) for secret in secrets]
+        copies.append([Image.fromarray(shade.astype(np.uint8)) for shade in shades])
     noise = iter(rng.normal(0, 4, (6, 64)))
     row = collusion.mixture(
-        held, lambda image: np.asarray(image, float)[..., 0].ravel() - 120 + next(noise), fresh
+        [collusion.averaged(some) for some in zip(*copies, strict=True)],
+        held,
+        lambda image: np.asarray(image, float)[..., 0].ravel() - 120 + next(noise),
+        fresh,
     )
     assert row["innocent_named"]["rate"] == 0
     assert row["someone_found"]["rate"] > 0.5
-    assert row["someone_named_by_pictures_together"]["rate"] >= row["someone_named"]["rate"]
+    assert row["someone_named_by_3"]["rate"] >= row["someone_named"]["rate"]

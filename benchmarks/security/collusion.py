@@ -20,10 +20,11 @@ from diffmark.statistics import per_try
 from security.lab import SEED, Lab
 from security.measuring import ACCOUNTS, FPR, RATE, Row, Tasks, named, p_of, share
 
-COLLUDERS = (2, 3, 5, 10)
+COLLUDERS = (2, 5, 10)
 Margins = NDArray[np.floating[Any]]
-TOGETHER = 3  # pictures whose evidence is taken together
-INNOCENT = 2000  # accounts that had nothing to do with it
+COPIES = 12  # pictures that each account has got
+TOGETHER = (3, 6)  # pictures whose evidence is taken together
+INNOCENT = 1000  # accounts that had nothing to do with it
 
 
 def tasks(lab: Lab) -> Tasks:
@@ -34,49 +35,57 @@ def tasks(lab: Lab) -> Tasks:
 
 
 @cache
-def _copies(lab: Lab, account: int, fresh: bool) -> tuple[list[NDArray[np.float32]], Bits]:
+def _copies(lab: Lab, account: int, fresh: bool) -> tuple[list[Image.Image], Bits]:
     """Pictures as one account got them, and their secrets: always its own, or a fresh one a picture."""
-    covers = lab.covers("test")
+    covers = lab.covers("test")[:: max(1, len(lab.covers("test")) // COPIES)]
     secrets = lab.secrets(100 + account, len(covers))
     if not fresh:
         secrets = np.repeat(secrets[:1], len(covers), axis=0)
     names = (f"account-{account}-{number}" for number in range(len(covers)))
-    marked = [lab.kept(lab.private, *one) for one in zip(covers, secrets, names, strict=True)]
-    return [np.asarray(image, np.float32) for image in marked], secrets
+    return [lab.kept(lab.private, *one) for one in zip(covers, secrets, names, strict=True)], secrets
 
 
 def _collusion(lab: Lab, count: int, fresh: bool) -> Row:
-    """The mean of the copies of `count` accounts, one picture at a time and TOGETHER at a time."""
-    held = [_copies(lab, account, fresh) for account in range(count)]
-    return mixture(held, lambda image: lab.private.read(image).margins, fresh)
+    """The mean of the copies of `count` accounts, one picture at a time and several at a time."""
+    copies, held = zip(*(_copies(lab, account, fresh) for account in range(count)), strict=True)
+    images = [averaged(some) for some in zip(*copies, strict=True)]
+    return mixture(images, held, lambda image: lab.private.read(image).margins, fresh)
+
+
+def averaged(copies: Sequence[Image.Image]) -> Image.Image:
+    """The mean of pictures."""
+    return Image.fromarray(
+        np.rint(np.mean([np.asarray(one, float) for one in copies], axis=0)).astype(np.uint8)
+    )
 
 
 def mixture(
-    held: Sequence[tuple[list[NDArray[np.float32]], Bits]],
+    images: Sequence[Image.Image],
+    held: Sequence[Bits],
     read: Callable[[Image.Image], Margins],
     fresh: bool,
 ) -> Row:
-    """The row of accounts that hold copies of the same pictures, with a secret for each."""
+    """The row of accounts that mixed their copies into `images`; `held` are the secrets of each in its copies."""
     count = len(held)
-    mixed = [np.mean(some, axis=0) for some in zip(*(images for images, _ in held), strict=True)]
-    images = [Image.fromarray(np.rint(one).astype(np.uint8)) for one in mixed]
     margins = np.stack([read(image) for image in images])
     innocent = np.random.default_rng([SEED, 9]).integers(2, size=(INNOCENT, margins.shape[1]), dtype=np.uint8)
-    groups = [np.arange(i, i + TOGETHER) for i in range(0, len(images) - TOGETHER + 1, TOGETHER)]
-    return {
+    row: Row = {
         "colluders": count,
         "secrets": "a fresh one a picture" if fresh else "one an account",
         "images": len(images),
         "someone_found": share(
-            any(p_of(m, own[i][None]) <= FPR for _, own in held) for i, m in enumerate(margins)
+            any(p_of(m, own[i][None]) <= FPR for own in held) for i, m in enumerate(margins)
         ),
-        "someone_named": share(any(named(m, own[i]) for _, own in held) for i, m in enumerate(margins)),
-        "together": TOGETHER,
-        "someone_named_by_pictures_together": share(
-            any(_together(margins[group], own[group], fresh) for _, own in held) for group in groups
-        ),
+        "someone_named": share(any(named(m, own[i]) for own in held) for i, m in enumerate(margins)),
         "innocent_named": share(any(named(m, secret) for secret in innocent) for m in margins),
     }
+    for number in TOGETHER:
+        groups = [slice(i, i + number) for i in range(0, len(images) - number + 1, number)]
+        if groups:
+            row[f"someone_named_by_{number}"] = share(
+                any(_together(margins[group], own[group], fresh) for own in held) for group in groups
+            )
+    return row
 
 
 def _together(margins: Margins, secrets: Bits, fresh: bool) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,55 +18,70 @@ from scipy.fft import irfft2, rfft2
 
 from diffmark.pixel.visibility import Visibility
 from security import measuring
-from security.lab import SEED, Lab, Victim
+from security.lab import SEED, Lab
 from security.measuring import Row, Tasks
 
 QUESTIONS = (30, 100, 300, 1000)
-ASKED_ABOUT = 12  # victims
+ASKED_ABOUT = 3  # victims
 BISECTIONS = 10
+Item = TypeVar("Item")
 
 
 def tasks(lab: Lab) -> Tasks:
-    victims = lab.victims("test")
-    chosen = victims[:: max(1, len(victims) // ASKED_ABOUT)][:ASKED_ABOUT]
-    for number, victim in enumerate(chosen):
-        yield f"oracle: picture {number}", partial(_one, lab, victim, number)
-    for count in QUESTIONS:
-        yield f"oracle of {count} questions", partial(_together, lab, chosen, count)
-
-
-def _one(lab: Lab, victim: Victim, number: int) -> Row:
-    """One picture through the detector's verdicts; what it came to is kept in the run's folder."""
     detector = lab.detectors[lab.private.key.id]
+    victims = spread(lab.victims("test"))
+    images, secrets = [victim.marked for victim in victims], np.stack([victim.secret for victim in victims])
+
+    def read(after: measuring.Images, numbers: Sequence[int]) -> Row:
+        return lab.read(lab.private, after, secrets[list(numbers)])
+
+    yield from questioned(lab.folder, images, lambda image: detector.detect(image).marked, read)
+
+
+def spread(items: Sequence[Item]) -> list[Item]:
+    """ASKED_ABOUT of them."""
+    return list(items[:: max(1, len(items) // ASKED_ABOUT)][:ASKED_ABOUT])
+
+
+def questioned(
+    folder: Path,
+    images: Sequence[Image.Image],
+    is_marked: Callable[[Image.Image], bool],
+    read: Callable[[measuring.Images, Sequence[int]], Row],
+) -> Tasks:
+    """Rows of a search for each image, and of all together; `read` takes images and their numbers."""
+    for number, image in enumerate(images):
+        yield f"oracle: picture {number}", partial(_one, folder, image, is_marked, number)
+    for count in QUESTIONS:
+        yield f"oracle of {count} questions", partial(_together, folder, images, read, count)
+
+
+def _one(folder: Path, image: Image.Image, is_marked: Callable[[Image.Image], bool], number: int) -> Row:
+    """One picture through the detector's verdicts; what it came to is kept in the run's folder."""
     rng = np.random.default_rng([SEED, 7, number])
-    states = through(
-        victim.marked,
-        destroyers(victim.marked),
-        lambda image: detector.detect(image).marked,
-        max(QUESTIONS),
-        rng,
-    )
     best: dict[int, Image.Image] = {}
-    for asked, image in states:
-        best |= {count: image for count in QUESTIONS if asked <= count}
-    for count, image in best.items():
-        image.save(_place(lab, number, count))
+    for asked, found in through(image, destroyers(image), is_marked, max(QUESTIONS), rng):
+        best |= {count: found for count in QUESTIONS if asked <= count}
+    for count, found in best.items():
+        found.save(_place(folder, number, count))
     return {"questions": max(QUESTIONS)}
 
 
-def _place(lab: Lab, number: int, count: int) -> Path:
-    (lab.folder / "oracle").mkdir(exist_ok=True)
-    return lab.folder / "oracle" / f"{number}-{count}.png"
+def _place(folder: Path, number: int, count: int) -> Path:
+    (folder / "oracle").mkdir(exist_ok=True)
+    return folder / "oracle" / f"{number}-{count}.png"
 
 
-def _together(lab: Lab, victims: Sequence[Victim], count: int) -> Row:
+def _together(
+    folder: Path,
+    images: Sequence[Image.Image],
+    read: Callable[[measuring.Images, Sequence[int]], Row],
+    count: int,
+) -> Row:
     """All pictures that the attacker has come to the end with."""
-    found = [(victim, _place(lab, number, count)) for number, victim in enumerate(victims)]
-    ended = [(victim, place) for victim, place in found if place.exists()]
-    images = [Image.open(place).convert("RGB") for _, place in ended]
-    before = [victim.marked for victim, _ in ended]
-    row = lab.read(lab.private, images, np.stack([victim.secret for victim, _ in ended]))
-    return row | measuring.quality(before, images) | {"questions": count}
+    ended = [number for number in range(len(images)) if _place(folder, number, count).exists()]
+    after = [Image.open(_place(folder, number, count)).convert("RGB") for number in ended]
+    return read(after, ended) | measuring.quality([images[n] for n in ended], after) | {"questions": count}
 
 
 def destroyers(image: Image.Image) -> list[Image.Image]:

@@ -14,7 +14,7 @@ from security.lab import FRESH, MANY, ONE, Lab
 from security.measuring import Row, Tasks, share
 from security.tones import spectrum
 
-LINKED = 200  # pictures of each kind that are told apart, in pairs
+LINKED = 100  # pictures of each kind that are told apart, in pairs
 LEARNT = 100  # marked pictures from which patterns are learnt
 
 

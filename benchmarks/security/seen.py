@@ -17,7 +17,7 @@ from security.lab import FRESH, MANY, ONE, SETS, STRENGTHS, Features, Lab, Victi
 from security.measuring import Row, Tasks
 
 # How many pictures are seen: of one secret the pattern is plain after a few, of fresh secrets it takes many.
-OF_ONE, OF_FRESH, OF_MANY = (1, 3, 10, 30, 100, 300), (10, 30, 100, 300, 1000), (100, 300)
+OF_ONE, OF_FRESH, OF_MANY = (1, 3, 10, 30, 100), (10, 100, 1000), (300,)
 
 
 def tasks(lab: Lab) -> Tasks:
@@ -27,7 +27,6 @@ def tasks(lab: Lab) -> Tasks:
         if count in OF_ONE:
             yield f"mean of {count}, {ONE}", partial(_mean, lab, ONE, count)
             yield f"forgery: mean of {count}, {ONE}", partial(_forged_mean, lab, count)
-            yield f"principal direction of {count}, {ONE}", partial(_principal, lab, ONE, count)
         if count in OF_FRESH:
             yield f"mean of {count}, {FRESH}", partial(_mean, lab, FRESH, count)
             yield f"principal directions of {count}, {FRESH}", partial(_principal, lab, FRESH, count)
@@ -48,13 +47,10 @@ def _mean(lab: Lab, kind: str, count: int) -> Row:
 
 
 def _principal(lab: Lab, kind: str, count: int) -> Row:
-    """Of one secret the first direction, not centred; of fresh ones as many as there are bits."""
+    """As many directions as there are bits; of one secret it would be the mean, which has its own row."""
     rows = lab.pool(kind, count)
-    if kind == ONE:
-        directions = spectra.principal(rows, 1)
-    else:
-        directions = spectra.principal(rows - rows.mean(axis=0), 64 * (SETS if kind == MANY else 1))
-    return lab.removal(without(directions), one_secret=kind == ONE, strengths=STRENGTHS) | {"seen": count}
+    directions = spectra.principal(rows - rows.mean(axis=0), 64 * (SETS if kind == MANY else 1))
+    return lab.removal(without(directions), strengths=STRENGTHS) | {"seen": count}
 
 
 def _fitted(lab: Lab, kind: str, count: int) -> Row:

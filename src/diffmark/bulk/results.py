@@ -10,6 +10,7 @@ import json
 import os
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from diffmark.bulk.worker import digests
+from diffmark.private import open_private
 
 ROWS, SECONDS = 10_000, 10.0  # a file is written after so many rows or seconds
 HEAD = "_bulk.json"  # names with an underscore are passed over by readers of Parquet folders
@@ -79,7 +81,7 @@ class Results:
             self.system.pipe_file(f"{self.path}/{name}", data)
             return
         partial = os.path.join(self.path, f"_{name}.partial")
-        with open(partial, "wb") as file:
+        with open_private(Path(partial), "wb") as file:  # rows hold bits and accounts
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

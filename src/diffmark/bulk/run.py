@@ -47,12 +47,14 @@ def detect_all(
     registry: Registry | None = None,
     workers: int = 0,
     top: int = 3,
+    rate: float = 1e-6,
     reason: str = "",
 ) -> Iterator[Counter[str]]:
     """Write a row for each image of `sources.find` into the folder `out`; yields counts of verdicts as it goes.
 
     Images whose rows are there already, with the same content, are passed over. With `workers`, decoders run on
-    Ray; with none, in this process. With a registry, candidates are named here, and a batch is an entry of its log.
+    Ray; with none, in this process. With a registry, candidates are named here at
+    a family-wise error of `rate` each, and a batch is an entry of its log.
     """
     settings = settings or Settings()
     config = asdict(settings) | {"registry": registry.store.place if registry else None}
@@ -61,7 +63,7 @@ def detect_all(
     done = results.done()
     tables = on_ray(shards, settings, done, workers) if workers else in_process(shards, settings, done)
     for table in tables:
-        results.add(_identified(table, registry, top, reason) if registry else table)
+        results.add(_identified(table, registry, top, rate, reason) if registry else table)
         yield Counter(verdict or "error" for verdict in table["verdict"].to_pylist())
     results.flush()
 
@@ -122,11 +124,13 @@ def _read_batch(batch: pa.Table) -> Iterator[pa.Table]:
             yield pa.Table.from_pylist([vars(item)], layout)
 
 
-def _identified(table: pa.Table, registry: Registry, top: int, reason: str) -> pa.Table:
+def _identified(table: pa.Table, registry: Registry, top: int, rate: float, reason: str) -> pa.Table:
     rows = table.to_pylist()
     decided = [row for row in rows if row["verdict"] is not None]
     logits = [to_logits(row["margins"]) for row in decided]
-    for row, answer in zip(decided, registry.identify_many(logits, top, reason=reason), strict=True):
+    for row, answer in zip(
+        decided, registry.identify_many(logits, top, rate=rate, reason=reason), strict=True
+    ):
         row |= {"principal": answer.verdict.principal, "family_wise": answer.verdict.family_wise}
         names = [field.name for field in CANDIDATE]
         row["candidates"] = [{name: getattr(found, name) for name in names} for found in answer.candidates]

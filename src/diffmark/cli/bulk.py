@@ -30,7 +30,9 @@ def bulk(
     fpr: Annotated[float, typer.Option(help="False-positive rate of verdicts.")] = 1e-3,
     run_fpr: Annotated[
         float | None,
-        typer.Option(help="Chance of a single false verdict in the whole run; sets --fpr by its images."),
+        typer.Option(
+            help="Chance of a single false verdict, or name, in the whole run; sets --fpr by its images."
+        ),
     ] = None,
     batch_size: BatchSize = 8,
     device: Device = None,
@@ -66,17 +68,21 @@ def bulk(
     from diffmark.registry.answers import RATE
     from diffmark.statistics import per_try
 
+    rate = RATE  # of names, family-wise in an image
     if run_fpr is not None:
         if total is None:
             raise ValueError("--run-fpr needs to know how many images there are: give files, not containers")
         fpr = per_try(run_fpr, max(total, 1))
+        rate = min(rate, fpr)
     counts: Counter[str] = Counter()
     start = time.monotonic()
     with opened(registry, actor, existing=True, index=True) if registry else nullcontext() as keys:
         ring = ring_for(keys, key)
         tell_key(ring)
         settings = Settings(codec, vae, fpr, batch_size, device, key, ring.ids, search=not plain)
-        made = detect_all(shards, out, settings, registry=keys, workers=workers, top=top, reason=reason)
+        made = detect_all(
+            shards, out, settings, registry=keys, workers=workers, top=top, rate=rate, reason=reason
+        )
         for count in track((one for part in made for one in part.elements()), "detecting", total):
             counts[count] += 1
     rows = sum(counts.values())
@@ -87,7 +93,7 @@ def bulk(
     # What chance alone would give among so many unmarked images.
     summary |= {"fpr": fpr, "expected_false_verdicts": float(f"{read * fpr:.3g}")}
     if registry:
-        summary["expected_false_names"] = float(f"{read * RATE:.3g}")
+        summary["expected_false_names"] = float(f"{read * rate:.3g}")
     show(
         summary if as_json else summary | {"out": f"{out} ({rows} new rows, {there} were there already)"},
         as_json,

@@ -160,6 +160,10 @@ def report(
     """For each: the verdict and the candidates, who read it, and what it looks like where that was asked."""
     from diffmark.registry.fingerprints import compared
 
+    rates = [result.verdict.rate for result in results]
+    if len(results) > 1 and rates[0] is not None:
+        chance = f"{len(results)} answers at a family-wise error of {rates[0]:g} each"
+        typer.echo(f"{chance}: {len(results) * rates[0]:.3g} false names are expected by chance", err=True)
     if as_json:
         for name, result in zip(names, results, strict=True):
             row = {"source": name, **result.to_dict(), "reader": readers.get(name)}

@@ -13,9 +13,11 @@ correlates the estimate with the pattern of each bit:
 
     score_b = sum_{j in b} n_j n^_j / sqrt(sum_{j in b} n^_j^2),      bit = score > 0.
 
-Without a mark the numbers n_j are independent of the picture, so scores are independent standard normals, whatever
-the network's habits are. With one they have the mean mu = +-sqrt(E score^2 - 1), and 2 mu score is the
-log-likelihood ratio of a bit.
+Without a mark the numbers n_j are independent of the picture, so over keys scores are independent standard normals,
+whatever the network says. Under one key, what it says of every picture would favour the accounts whose secrets
+agree with it. So the directions that estimates of unmarked pictures share, its habits, are left out of every
+estimate. With a mark scores have the mean mu = +-sqrt(E score^2 - 1), and 2 mu score is the log-likelihood ratio of
+a bit.
 """
 
 from __future__ import annotations
@@ -133,10 +135,17 @@ def _cosines(size: int, count: int, like: Tensor) -> Tensor:
 
 
 class NoiseReader(nn.Module):
-    """R: z0 (B, C, h, w) -> an estimate of z_T (B, C, h, w); three scales, attention at the coarse two."""
+    """R: z0 (B, C, h, w) -> an estimate of z_T (B, C, h, w); three scales, attention at the coarse two.
+
+    The directions in `habits`, (K, C h w), orthonormal, are left out of it.
+    """
+
+    habits: Tensor
 
     def __init__(self, channels: int, size: tuple[int, int], widths: Sequence[int]) -> None:
         super().__init__()
+        # No weights: measured after training, and kept beside the codec's config.
+        self.register_buffer("habits", torch.zeros(0, channels * size[0] * size[1]), persistent=False)
         fine, middle, coarse = widths
         self.stem = nn.Conv2d(channels, fine, 3, padding=1)
         self.place = nn.Parameter(torch.zeros(1, fine, *size))
@@ -152,12 +161,26 @@ class NoiseReader(nn.Module):
         self.out = nn.Conv2d(fine, channels, 3, padding=1)
 
     def forward(self, z0: Tensor) -> Tensor:
+        estimate = self.estimate(z0)
+        if not len(self.habits):
+            return estimate
+        flat = estimate.flatten(1)
+        return (flat - (flat @ self.habits.T) @ self.habits).view_as(estimate)
+
+    def estimate(self, z0: Tensor) -> Tensor:
+        """With its habits."""
         fine = self.down_fine(self.stem(z0) + self.place)
         middle = self.down_middle(self.to_middle(fine))
         coarse = self.coarse(self.to_coarse(middle))
         middle = self.up_middle(middle + self.from_coarse(F.interpolate(coarse, scale_factor=2)))
         fine = self.up_fine(fine + self.from_middle(F.interpolate(middle, scale_factor=2)))
         return self.out(F.silu(fine))
+
+
+def habits_of(estimates: Tensor, count: int) -> Tensor:
+    """First principal directions (K, C h w) of estimates (N, C, h, w) of unmarked pictures, at unit length."""
+    rows = F.normalize(estimates.flatten(1))
+    return torch.linalg.svd(rows, full_matrices=False)[2][:count].contiguous()
 
 
 class ResidualBlock(nn.Module):

@@ -35,6 +35,10 @@ from diffmark.training.loop import LoopConfig, train_network
 from diffmark.training.paths import freeze, read_prompts
 from diffmark.training.robustness import ATTACKS, attack, round_to_bytes
 
+HABITS, HABIT_PAIRS = (
+    8,
+    500,
+)  # directions that are left out of estimates, and the pairs that they are measured on
 BATCH = 16  # pairs that are made at once, and kept in one file
 VIEWS = ("read", "attacked", "regenerated", "rinsed")
 
@@ -265,10 +269,20 @@ def train_reader(
     weights, complete = train_network(job, config.loop, folder, stop_after, cpu)
     codec.cpu()
     codec.decoder.load_state_dict(weights)
+    leave_out_habits(codec, latents[:HABIT_PAIRS])
     codec.provenance = {"steps": config.loop.steps, "complete": complete, "pairs": len(noise)}
     codec.provenance |= {"measured": measure_reader(codec, *load_pairs(paths[:held_out]))}
     codec.save_pretrained(folder / "codec")
     return codec
+
+
+@torch.no_grad()
+def leave_out_habits(codec: NoiseCodec, latents: Tensor) -> None:
+    """As many of HABITS as views (N, V, C, h, w) of unmarked pictures tell, eight views each."""
+    codec.eval()
+    parts = latents.flatten(0, 1).split(BATCH)
+    estimates = torch.cat([codec.decoder.estimate(part.float()) for part in parts])
+    codec.leave_out_habits(estimates, min(HABITS, len(estimates) // 8))
 
 
 @torch.no_grad()
