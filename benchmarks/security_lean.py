@@ -6,9 +6,9 @@
 What the codec's network says of unmarked pictures of several kinds, about half of them attacked. Two of three, of
 the tune part, say what is to be left out; the others, of other files and seeds, say how often the worst secrets are
 found: the one that agrees with every leaning bit, and those along the first principal direction of the bits. A
-codec with a learned delta has its margins whitened (`latent/lean.py`), one of initial noise has the habits of its
-estimates left out (`latent/noise.py`); its bits lean differently under every operator key, so that is measured
-under many. `--write` puts either into the codec's folder. A stop loses nothing.
+codec with a learned delta has its margins whitened (`latent/lean.py`), of one of initial noise what its estimates
+have in common is left out (`latent/noise.py`); its bits lean differently under every operator key, so that is
+measured under many. `--write` puts either into the codec's folder. A stop loses nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from numpy.typing import NDArray  # noqa: E402
 from pictures import Row, Run, fixed_keys  # noqa: E402
 
 from diffmark.latent.calibration import Calibration  # noqa: E402
+from diffmark.latent.config import NoiseConfig  # noqa: E402
 from diffmark.latent.files import CONFIG_FILE, find_codec, read_config  # noqa: E402
 from diffmark.latent.lean import Lean  # noqa: E402
 from diffmark.latent.noise import KeyedPatterns  # noqa: E402
@@ -44,7 +45,7 @@ FEWEST = 20  # pictures of a kind that is told apart
 SEED = 77
 LENGTH = 64
 KEYS = 30  # operator keys, for codecs of initial noise
-HABITS = 8  # as in training/inversion.py
+COMMON = NoiseConfig().common
 
 _state: dict[str, Any] = {}
 
@@ -143,8 +144,8 @@ def report(rows: list[Row]) -> tuple[dict[str, Any], NDArray[np.float64]]:
     if "estimate" in rows[0]:
         said = {part: np.stack([_estimate(row) for row in own]) for part, own in parts.items()}
         unit = {part: one / np.linalg.norm(one, axis=1, keepdims=True) for part, one in said.items()}
-        habits = np.linalg.svd(unit["tune"], full_matrices=False)[2][:HABITS]
-        rest = {part: one - (one @ habits.T) @ habits for part, one in unit.items()}
+        common = np.linalg.svd(unit["tune"], full_matrices=False)[2][:COMMON]
+        rest = {part: one - (one @ common.T) @ common for part, one in unit.items()}
         raw, left = ([(one["tune"], one["test"]) for one in under_keys(each)] for each in (unit, rest))
     else:
         said = {part: np.array([row["margins"] for row in own]) for part, own in parts.items()}
@@ -194,7 +195,7 @@ def write_into(codec: str, tune: NDArray[np.float64]) -> None:
 
         loaded = Codec.from_pretrained(folder)
         estimates = torch.from_numpy(tune.astype(np.float32)).view(len(tune), *loaded.keyed.shape)
-        loaded.leave_out_habits(estimates, HABITS)
+        loaded.leave_out_common(estimates)
         loaded.save_pretrained(folder, torch.float16)
         return
     before = Calibration.from_dict(document["calibration"])

@@ -9,7 +9,6 @@ like any other, and the detector need not know the original size.
 
 from __future__ import annotations
 
-import base64
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from diffmark.latent.files import (
 )
 from diffmark.latent.injection import Injection
 from diffmark.latent.networks import DeltaEncoder, SecretDecoder
-from diffmark.latent.noise import KeyedPatterns, NoiseReader, habits_of
+from diffmark.latent.noise import KeyedPatterns, NoiseReader, common_directions
 from diffmark.pixel.keys import PUBLIC_KEY, OperatorKey
 from diffmark.secret import SecretLike, as_secrets
 from diffmark.statistics import to_logits, to_margins
@@ -135,20 +134,14 @@ class Codec(nn.Module):
             name: value.to(dtype) if dtype and value.is_floating_point() else value
             for name, value in self.state_dict().items()
         }
-        return write_codec(Path(folder), self.described(), state)
-
-    def described(self) -> dict[str, Any]:
-        """What a file says of the codec besides its weights."""
-        return {
+        described = {
             "kind": self.kind,
             "config": asdict(self.config),
             "dosing": asdict(self.dosing),
             "calibration": self.calibration.to_dict() if self.calibration else None,
             "provenance": self.provenance,
         }
-
-    def recall(self, document: dict[str, Any]) -> None:
-        """What else a file says, if its kind of codec has any."""
+        return write_codec(Path(folder), described, state)
 
     @classmethod
     def from_pretrained(cls, source: str | Path) -> Codec:
@@ -165,7 +158,6 @@ class Codec(nn.Module):
                 Calibration.from_dict(calibration) if calibration else None,
                 document.get("provenance"),
             )
-            codec.recall(document)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CodecError(f"{folder / CONFIG_FILE} does not describe a codec: {error}") from error
         codec.load_state_dict(read_weights(folder, codec.state_dict()))
@@ -205,7 +197,7 @@ class NoiseCodec(Codec):
         ):
             raise ValueError("a codec of initial noise has the injection mode 'initial' and no calibration")
         size = (config.height, config.width)
-        self.decoder = NoiseReader(config.channels, size, config.reader_widths)
+        self.decoder = NoiseReader(config.channels, size, config.reader_widths, config.common)
         self.calibration = None
         self.provenance = provenance or {}
         self.use_key(PUBLIC_KEY)
@@ -225,20 +217,10 @@ class NoiseCodec(Codec):
         """Log-likelihood ratios (B, L) of the secret's bits under a key, from estimates of z_T."""
         return to_margins(keyed.read(carried))
 
-    def leave_out_habits(self, estimates: Tensor, count: int) -> None:
-        """Leave out what raw estimates (`NoiseReader.estimate`) of unmarked pictures share, (N, C, h, w)."""
-        self.decoder.habits = habits_of(estimates, count).half().float().to(self.device)  # as files hold it
-
-    def described(self) -> dict[str, Any]:
-        halves = self.decoder.habits.half().cpu().numpy().astype("<f2")
-        return super().described() | {"habits": base64.b64encode(halves.tobytes()).decode()}
-
-    def recall(self, document: dict[str, Any]) -> None:
-        halves = np.frombuffer(base64.b64decode(document.get("habits", ""), validate=True), "<f2")
-        if not np.isfinite(halves).all():
-            raise ValueError("habits are finite numbers")
-        rows = halves.astype(np.float32).reshape(-1, self.decoder.habits.shape[1])
-        self.decoder.habits = torch.from_numpy(rows)
+    def leave_out_common(self, estimates: Tensor) -> None:
+        """Leave out what estimates (`NoiseReader.estimate`, N) of unmarked pictures have in common."""
+        directions = common_directions(estimates, self.config.common)
+        self.decoder.common.copy_(directions.half().float())  # as files hold them
 
     def logits_of(self, latents: Tensor) -> Tensor:
         """Logits (B, L, 2) with the scores of the key's patterns as margins, with gradients."""

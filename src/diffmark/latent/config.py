@@ -65,10 +65,13 @@ class NoiseConfig(LatentConfig):
     """What it takes to build the reader of a codec of initial noise."""
 
     reader_widths: Sequence[int] = (64, 128, 192)  # at full, half and quarter size
+    common: int = 8  # directions that estimates of unmarked pictures share, left out of every estimate
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reader_widths", tuple(self.reader_widths))
         self.check_sizes(*self.reader_widths)
+        if self.common < 0:
+            raise ValueError(f"common counts directions, got {self.common}")
         if len(self.reader_widths) != 3 or any(width % 8 for width in self.reader_widths):
             raise ValueError(f"reader_widths are three multiples of 8, got {self.reader_widths}")
         if self.height % 4 or self.width % 4:

@@ -15,7 +15,7 @@ correlates the estimate with the pattern of each bit:
 
 Without a mark the numbers n_j are independent of the picture, so over keys scores are independent standard normals,
 whatever the network says. Under one key, what it says of every picture would favour the accounts whose secrets
-agree with it. So the directions that estimates of unmarked pictures share, its habits, are left out of every
+agree with it. So the directions that estimates of unmarked pictures have in common are left out of every
 estimate. With a mark scores have the mean mu = +-sqrt(E score^2 - 1), and 2 mu score is the log-likelihood ratio of
 a bit.
 """
@@ -137,15 +137,14 @@ def _cosines(size: int, count: int, like: Tensor) -> Tensor:
 class NoiseReader(nn.Module):
     """R: z0 (B, C, h, w) -> an estimate of z_T (B, C, h, w); three scales, attention at the coarse two.
 
-    The directions in `habits`, (K, C h w), orthonormal, are left out of it.
+    The directions in `common`, (K, C h w), orthonormal or zero, are left out of it.
     """
 
-    habits: Tensor
+    common: Tensor
 
-    def __init__(self, channels: int, size: tuple[int, int], widths: Sequence[int]) -> None:
+    def __init__(self, channels: int, size: tuple[int, int], widths: Sequence[int], common: int) -> None:
         super().__init__()
-        # No weights: measured after training, and kept beside the codec's config.
-        self.register_buffer("habits", torch.zeros(0, channels * size[0] * size[1]), persistent=False)
+        self.register_buffer("common", torch.zeros(common, channels * size[0] * size[1]))  # measured later
         fine, middle, coarse = widths
         self.stem = nn.Conv2d(channels, fine, 3, padding=1)
         self.place = nn.Parameter(torch.zeros(1, fine, *size))
@@ -162,13 +161,11 @@ class NoiseReader(nn.Module):
 
     def forward(self, z0: Tensor) -> Tensor:
         estimate = self.estimate(z0)
-        if not len(self.habits):
-            return estimate
         flat = estimate.flatten(1)
-        return (flat - (flat @ self.habits.T) @ self.habits).view_as(estimate)
+        return (flat - (flat @ self.common.T) @ self.common).view_as(estimate)
 
     def estimate(self, z0: Tensor) -> Tensor:
-        """With its habits."""
+        """With what all pictures have in common."""
         fine = self.down_fine(self.stem(z0) + self.place)
         middle = self.down_middle(self.to_middle(fine))
         coarse = self.coarse(self.to_coarse(middle))
@@ -177,10 +174,16 @@ class NoiseReader(nn.Module):
         return self.out(F.silu(fine))
 
 
-def habits_of(estimates: Tensor, count: int) -> Tensor:
-    """First principal directions (K, C h w) of estimates (N, C, h, w) of unmarked pictures, at unit length."""
+def common_directions(estimates: Tensor, count: int) -> Tensor:
+    """First principal directions (count, C h w) of estimates (N, C, h, w) of unmarked pictures, of length one.
+
+    A direction for eight pictures at most; the others are zero.
+    """
     rows = F.normalize(estimates.flatten(1))
-    return torch.linalg.svd(rows, full_matrices=False)[2][:count].contiguous()
+    directions = torch.zeros(count, rows.shape[1]).to(rows)
+    known = min(count, len(rows) // 8)
+    directions[:known] = torch.linalg.svd(rows, full_matrices=False)[2][:known]
+    return directions
 
 
 class ResidualBlock(nn.Module):

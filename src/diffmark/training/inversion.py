@@ -35,10 +35,7 @@ from diffmark.training.loop import LoopConfig, train_network
 from diffmark.training.paths import freeze, read_prompts
 from diffmark.training.robustness import ATTACKS, attack, round_to_bytes
 
-HABITS, HABIT_PAIRS = (
-    8,
-    500,
-)  # directions that are left out of estimates, and the pairs that they are measured on
+COMMON_PAIRS = 500  # on which it is measured what estimates have in common
 BATCH = 16  # pairs that are made at once, and kept in one file
 VIEWS = ("read", "attacked", "regenerated", "rinsed")
 
@@ -269,7 +266,7 @@ def train_reader(
     weights, complete = train_network(job, config.loop, folder, stop_after, cpu)
     codec.cpu()
     codec.decoder.load_state_dict(weights)
-    leave_out_habits(codec, latents[:HABIT_PAIRS])
+    leave_out_common(codec, latents[:COMMON_PAIRS])
     codec.provenance = {"steps": config.loop.steps, "complete": complete, "pairs": len(noise)}
     codec.provenance |= {"measured": measure_reader(codec, *load_pairs(paths[:held_out]))}
     codec.save_pretrained(folder / "codec")
@@ -277,12 +274,12 @@ def train_reader(
 
 
 @torch.no_grad()
-def leave_out_habits(codec: NoiseCodec, latents: Tensor) -> None:
-    """As many of HABITS as views (N, V, C, h, w) of unmarked pictures tell, eight views each."""
+def leave_out_common(codec: NoiseCodec, latents: Tensor) -> None:
+    """What the estimates of views (N, V, C, h, w) of unmarked pictures have in common."""
     codec.eval()
     parts = latents.flatten(0, 1).split(BATCH)
     estimates = torch.cat([codec.decoder.estimate(part.float()) for part in parts])
-    codec.leave_out_habits(estimates, min(HABITS, len(estimates) // 8))
+    codec.leave_out_common(estimates)
 
 
 @torch.no_grad()
