@@ -57,6 +57,15 @@ def test_without_results_there_is_no_report(tmp_path):
         collect(RESULTS, "other")
 
 
+def test_visibility_is_a_table_in_words():
+    text = page(collect(RESULTS, "sb942"))
+    assert (
+        "<td>SSIMULACRA2 (90 cannot be told from the original, 70 is high quality)</td><td>mean</td>" in text
+    )
+    assert "<td>5th percentile</td>" in text
+    assert "percentile_" not in text
+
+
 def test_axe_finds_nothing_in_the_report(tmp_path, chromium, axe):
     run(app, ["report", "--for", "eu-code", "--results", str(RESULTS), "--out", str(tmp_path)])
     tab = chromium.new_page()

@@ -13,7 +13,9 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from diffmark.detection.latent import Detector
+from diffmark.detection.pixel import PixelDetector
 from diffmark.images import read_image
+from diffmark.pixel.codec import PixelCodec
 from diffmark.registry import Registry
 from diffmark.server.app import create_app
 from diffmark.server.batching import Batcher, OverloadError
@@ -104,6 +106,15 @@ def test_state_needs_no_token(client, service):
     service.reading.close()
     assert client.get("/ready").status_code == 503
     service.reading = Reading(service.detector, 8)
+
+
+def test_patterns_are_derived_before_the_first_request():
+    reading = Reading(PixelDetector(PixelCodec(b"\x51" * 32)), 8)
+    band = reading.pixel.codec.layout.bands[0]
+    assert "owner" not in vars(band)
+    reading.warm_up()
+    assert "owner" in vars(band)
+    reading.close()
 
 
 def test_detect(client, headers, detector):

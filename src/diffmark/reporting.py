@@ -123,10 +123,11 @@ def page(report: dict[str, Any]) -> str:
     sources = [
         [name, str(value["command"]), str(value["revision"])] for name, value in report["sources"].items()
     ]
-    visibility = ", ".join(
-        f"{name} {', '.join(f'{key} {number}' for key, number in values.items())}"
+    visibility = [
+        [MEASURES.get(name, name), STATISTICS.get(key, key), f"{number:.3g}"]
         for name, values in report["visibility"].items()
-    )
+        for key, number in values.items()
+    ]
     limits = "".join(f"<li>{html.escape(text)}</li>" for text in report["limits"])
     likeness = ""
     if kept := report.get("fingerprint"):
@@ -148,13 +149,19 @@ def page(report: dict[str, Any]) -> str:
         f"{_table(['Kind', f'Called marked at {RATE}', '95% interval'], kinds)}"
         f"<h2>Marked pictures that are found, at a false-positive rate of 1e-6</h2>"
         f"{_table(['After', 'Bits right', 'Found', '95% interval', 'Pictures'], cells)}"
-        f"<h2>Visibility</h2><p>{html.escape(visibility)}</p>{likeness}"
+        f"<h2>Visibility</h2>{_table(['Measure', 'Over the pictures', 'Value'], visibility)}{likeness}"
         f"<h2>Limits</h2><ul>{limits}</ul>"
         f"<h2>How it was measured</h2>{_table(['Result', 'Command', 'Revision'], sources)}"
         "</main></body></html>\n"
     )
 
 
+MEASURES = {
+    "ssimulacra2": "SSIMULACRA2 (90 cannot be told from the original, 70 is high quality)",
+    "butteraugli_3": "Butteraugli, 3-norm (lower is better)",
+    "psnr": "PSNR, dB",
+}
+STATISTICS = {"percentile_5": "5th percentile", "percentile_95": "95th percentile"}
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem; }

@@ -38,11 +38,13 @@ class Reading:
 
 def read(planes: NDArray[np.float32], layout: Layout, search: bool = True) -> Reading:
     """Read planes (3, H, W). A view is chosen by its evidence alone; no secret is known here."""
-    plain = Reading(layout.scores(to_frame(planes)))
+    frame = to_frame(planes)
+    white = whiten(frame[0])
+    plain = Reading(layout.scores(frame, white=white))
     if not search or plain.evidence >= CLEAR_NATS:
         return plain
     best = plain
-    for view in views(planes[0], layout.tones):
+    for view in views(planes[0], layout.tones, white):
         found = _refined(planes, layout, view)
         if found is not None and found.evidence > max(best.evidence, FOUND_NATS):
             best = found

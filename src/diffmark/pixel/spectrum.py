@@ -99,13 +99,28 @@ def whiten(luma: Plane, present: Plane | None = None, window: int = WINDOW) -> P
     """(Y - local mean) / local deviation, clipped; zero where the picture is not `present` (weights in [0, 1])."""
     if present is None:
         detail = luma - box(luma, window)
-        variance = box(detail * detail, window)
-    else:
+        return _levelled(detail, box(detail * detail, window))
+    white = np.zeros_like(luma)
+    part = tuple(_filled(present, axis, window // 2) for axis in (0, 1))
+    luma, present = luma[part], present[part]
+    if luma.size:
         weight = np.maximum(box(present, window), 1e-3)
         detail = (luma - box(luma * present, window) / weight) * present
-        variance = box(detail * detail, window) / weight
+        white[part] = _levelled(detail, box(detail * detail, window) / weight)
+    return white
+
+
+def _levelled(detail: Plane, variance: Plane) -> Plane:
     white = detail / np.sqrt(np.maximum(variance, 0) + NOISE_FLOOR**2)
-    return np.clip(white, -CLIP, CLIP)
+    return np.clip(white, -CLIP, CLIP, out=white)
+
+
+def _filled(plane: Plane, axis: int, border: int = 0) -> slice:
+    """The rows (axis 0) or columns that hold anything, and a border around them."""
+    held = np.flatnonzero(plane.any(axis=1 - axis))
+    if not len(held):
+        return slice(0, 0)
+    return slice(max(0, int(held[0]) - border), int(held[-1]) + 1 + border)
 
 
 def scaled(window: int, shape: tuple[int, ...]) -> int:
@@ -218,8 +233,10 @@ class Band:
 
 def forward(plane: Plane, reach: int | None = None) -> Plane:
     """Orthonormal cosine transform, or its `reach` x `reach` lowest coefficients: zero where it has none."""
-    rows = dct(plane, axis=1, norm="ortho")[:, :reach]
-    found = dct(rows, axis=0, norm="ortho")[:reach]
+    held = _filled(plane, 0)  # in the view of a crop, few rows
+    rows = np.zeros((len(plane), min(plane.shape[1], reach or plane.shape[1])), plane.dtype)
+    rows[held] = dct(plane[held], axis=1, norm="ortho")[:, :reach]
+    found = dct(rows, axis=0, norm="ortho", overwrite_x=True)[:reach]
     if reach is None or found.shape == (reach, reach):
         return found
     return np.pad(found, [(0, reach - size) for size in found.shape])

@@ -158,6 +158,7 @@ def build(options: Options) -> FastAPI:
         limits = Limits()
         threads = max(1, cores() // options.workers)
         service = Service(detector, registry, limits, threads=threads, signing=signing)
+        service.reading.warm_up()
         if options.shared is not None:
             from diffmark.server.shared_limits import SharedLimiter
 

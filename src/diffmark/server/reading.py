@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from diffmark.detection.decision import Detection, Question
 from diffmark.detection.joint import AnyDetector
@@ -80,6 +82,12 @@ class Reading:
             return self.detector.first(picture, question)
         finally:
             self.mean += 0.2 * (time.perf_counter() - start - self.mean)
+
+    def warm_up(self) -> None:
+        """Read an empty picture: what is loaded or derived once is there before the first request."""
+        buffer = io.BytesIO()
+        Image.new("RGB", (64, 64)).save(buffer, "PNG")
+        self.detector.first(buffer.getvalue(), self.detector.question(None))
 
     def check(self) -> None:
         """Raise unless the decoder's thread is alive."""
