@@ -195,3 +195,10 @@ def test_a_registry_of_before_goes_on_reading_public_marks(tmp_path):
         ring = registry_ring(registry)
     assert not ring.is_public
     assert ring.older == (PUBLIC_KEY,)
+
+
+def test_a_key_with_digits_too_few_is_refused_without_showing_it():
+    for cut in ("ab" * 31, "cd" * 33):
+        with pytest.raises(ValueError, match="neither a file nor a key") as error:
+            diffmark.PixelCodec(cut)
+        assert cut not in str(error.value)

@@ -17,19 +17,20 @@ import datetime
 import os
 import secrets
 import shlex
+import string
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffmark.pixel.keys import KEY_BYTES, PUBLIC_KEY, OperatorKey
+from diffmark.pixel.keys import KEY_BYTES, PUBLIC_KEY, OperatorKey, is_cut_hex
 from diffmark.private import check_private, create_private, data_folder, replace_private
 
 KEY, FILE, COMMAND = "DIFFMARK_KEY", "DIFFMARK_KEY_FILE", "DIFFMARK_KEY_COMMAND"
 PUBLIC, COMMAND_PREFIX = "public", "command:"
 MAX_KEYS = 16  # of a ring: every key is a try
 COMMAND_SECONDS = 30
-HEX = set("0123456789abcdefABCDEF")
+HEX = set(string.hexdigits)
 FORM = f"an operator key is {2 * KEY_BYTES} hex digits"
 
 
@@ -110,7 +111,7 @@ def as_ring(value: RingLike = None) -> KeyRing:
         return parse(value, "the caller")
     if not isinstance(value, (str, Path)):
         raise TypeError(f"an operator key is bytes, hex digits or a file, got {type(value).__name__}")
-    if isinstance(value, str) and _is_cut_hex(value):  # perhaps most of a key: it is not shown
+    if isinstance(value, str) and is_cut_hex(value):  # perhaps most of a key: it is not shown
         raise ValueError(f"neither a file nor a key, which is {2 * KEY_BYTES} hex digits; got {len(value)}")
     return read_ring(Path(value))
 
@@ -211,8 +212,3 @@ def _digits(key: OperatorKey) -> str:
 
 def _is_hex(text: str) -> bool:
     return len(text) == 2 * KEY_BYTES and set(text) <= HEX
-
-
-def _is_cut_hex(text: str) -> bool:
-    """Whether this is a key with digits too few or too many rather than the name of a file."""
-    return len(text) >= KEY_BYTES and set(text) <= HEX and not Path(text).exists()

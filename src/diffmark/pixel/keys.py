@@ -8,6 +8,7 @@ browser, derives the same patterns.
 from __future__ import annotations
 
 import hashlib
+import string
 from pathlib import Path
 
 import numpy as np
@@ -87,4 +88,11 @@ def as_key(value: OperatorKey | bytes | str | Path | None) -> OperatorKey:
         return OperatorKey(value)
     if isinstance(value, str) and len(value) == 2 * KEY_BYTES and not Path(value).exists():
         return OperatorKey.from_hex(value)
+    if isinstance(value, str) and is_cut_hex(value):  # perhaps most of a key: it is not shown
+        raise ValueError(f"neither a file nor a key, which is {2 * KEY_BYTES} hex digits; got {len(value)}")
     return OperatorKey.from_file(value)
+
+
+def is_cut_hex(text: str) -> bool:
+    """Whether this is a key with digits too few or too many rather than the name of a file."""
+    return len(text) >= KEY_BYTES and set(text) <= set(string.hexdigits) and not Path(text).exists()
