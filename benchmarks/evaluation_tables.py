@@ -20,9 +20,8 @@ else:
 ROOT = Path(__file__).parents[1]
 PAPER = tomllib.loads((ROOT / "benchmarks" / "paper.toml").read_text())
 OLDER = """This run is older than the corrections of [the baselines](baselines.md), Gaussian Shading, PRC and
-DiffMark's other two forms.
-
-"""
+DiffMark's other two forms. """
+CODECS = {"final": "`vista-final`", "initial": "`vista`", "persistent": "`vista-persistent`"}  # by injection
 
 
 def evaluation_section(folder: Path) -> str:
@@ -44,6 +43,7 @@ siblings, the painter and photographs, half of them attacked. All figures are in
 
     {clean["command"]}
 
+{codec_of(clean)}
 Frechet distance of features of {rows[0]["frechet_network"]}; "distance" has LPIPS's form on
 {rows[0]["distance_network"]} and is not LPIPS.
 
@@ -55,7 +55,8 @@ unmarked images that pass tells whether to believe them.
 
 ## Under attack
 
-{older}TPR at an exact FPR of 0.1%, mean over strengths, with the exact 95% interval of all pictures; the best of
+{codec_of(robustness)} {older}
+TPR at an exact FPR of 0.1%, mean over strengths, with the exact 95% interval of all pictures; the best of
 a line bold; the paper's figure for SD 1.5 after it. {counts(attacked)}.
 Bit accuracies, every strength and other rates are in `{place}/robustness.csv`, made by
 
@@ -73,6 +74,16 @@ Bit accuracies, every strength and other rates are in `{place}/robustness.csv`, 
 ![identification among many keys](../{place}/identification.png)
 
 """
+
+
+def codec_of(document: dict[str, Any]) -> str:
+    """Which codec `diffmark` is in a run, as a sentence."""
+    modes = [
+        method["sampling"]["injection"]["mode"]
+        for method in document["config"]["methods"]
+        if method["method"] == "diffmark"
+    ]
+    return f"`diffmark` is the generation layer alone, with the codec {CODECS[modes[0]]}." if modes else ""
 
 
 def generated_section(folder: Path) -> str:
