@@ -49,7 +49,7 @@ SUMMARY = {  # what is tried: the rows that say so in each of LAYERS
     "1,000 questions to the detector": ("oracle of 1000 questions", "oracle of 1000 questions", ""),
     "forgery from one picture": (
         "forgery: copied from one picture",
-        "forgery: gradient towards the noise of one picture",
+        "forgery: gradient towards the noise of one picture, 4 levels",
         f"forgery: read and written again with the codec, {KEYLESS}",
     ),
     "forgery: another picture painted from the noise that is read in one": (
