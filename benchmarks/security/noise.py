@@ -140,7 +140,7 @@ class Attacker:
             ]
         )
         torch.manual_seed(SEED)
-        reader = NoiseReader(channels, (height, width), SURROGATE["widths"])
+        reader = NoiseReader(channels, (height, width), SURROGATE["widths"], 0)
         optimiser = torch.optim.AdamW(reader.parameters(), SURROGATE["rate"])
         rng = np.random.default_rng([SEED, 11])
         for _ in tqdm(range(SURROGATE["steps"]), "surrogate", disable=None):
