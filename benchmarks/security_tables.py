@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import markdown_tables
 from pictures import Row, fill
 from security.collusion import TOGETHER
 
@@ -27,7 +28,7 @@ SUMMARY = {  # what is tried: the rows that say so in each of LAYERS
     ),
     f"gradient through the public reader, {KEYLESS}": (
         "gradient on the margins, private, attacked with another key",
-        f"complement: gradient on the noise that is read, {KEYLESS}, 8 levels",
+        f"complement: gradient on the noise that is read, {KEYLESS}, 4 levels",
         "gradient on the margins with the codec",
     ),
     "gradient on the margins, with the key": (
@@ -49,7 +50,7 @@ SUMMARY = {  # what is tried: the rows that say so in each of LAYERS
     "1,000 questions to the detector": ("oracle of 1000 questions", "oracle of 1000 questions", ""),
     "forgery from one picture": (
         "forgery: copied from one picture",
-        "forgery: gradient towards the noise of one picture",
+        "forgery: gradient towards the noise of one picture, 4 levels",
         f"forgery: read and written again with the codec, {KEYLESS}",
     ),
     "forgery: another picture painted from the noise that is read in one": (
@@ -104,11 +105,13 @@ def fill_pages(pages: Sequence[Path] = PAGES) -> None:
 
 
 def table(columns: list[str], lines: list[list[Any]]) -> str:
-    """A table of Markdown; without lines, that nothing was measured."""
+    """A table of Markdown without its empty columns; without lines, that nothing was measured."""
     if not lines:
         return NOTHING
-    rows = [columns, ["---"] * len(columns), *lines]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+    filled = [place for place in range(len(columns)) if any(line[place] != "" for line in lines)]
+    return markdown_tables.table(
+        [columns[place] for place in filled], [[line[place] for place in filled] for line in lines]
+    )
 
 
 def summary(rows: dict[str, list[Row]]) -> str:

@@ -384,6 +384,12 @@ def test_json_that_is_nested_without_end_is_no_declaration_and_no_verdict(tmp_pa
         PublicKeys.from_file(tmp_path / "keys.json")
 
 
+def test_fields_beside_a_damaged_name_are_found_again():
+    """A wrong namespace of the packet's root was kept, under a prefix that no reader looks for."""
+    packet = xmp.write(FIELDS).replace(b"adobe:ns:meta/", b"ados:meta/")
+    assert xmp.read(xmp.write(FIELDS, packet)) == FIELDS
+
+
 def test_xmp_that_is_nested_without_end_is_not_kept():
     packet = xmp.write(FIELDS).replace(b"</rdf:RDF>", b"<a>" * 50_000 + b"</a>" * 50_000 + b"</rdf:RDF>")
     assert xmp.read(packet) == xmp.Fields()

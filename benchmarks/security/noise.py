@@ -28,7 +28,7 @@ from security.measuring import Row, Tasks, share
 from security.privacy import pairs
 from security.studio import FIRST, FRESH, NONE, ONE, SEED, Forge, Rows, Studio, prompt
 
-EPSILONS = (4.0, 8.0)  # levels of 255; forgeries take the last
+EPSILONS, FORGED = (4.0, 8.0), (2.0, 4.0, 8.0)  # levels of 255, of removals and forgeries
 SHARE = 0.9  # of new noise that is what was read; the rest is fresh
 SURROGATE = {"widths": (16, 32, 48), "steps": 600, "batch": 16, "rate": 2e-3}
 
@@ -46,7 +46,9 @@ def tasks(studio: Studio) -> Tasks:
     ):
         for epsilon in epsilons:
             yield f"{name}, {epsilon:g} levels", partial(studio.removal, attack, (epsilon,))
-    yield "forgery: gradient towards the noise of one picture", partial(_towards, attacker, 1)
+    for epsilon in FORGED:
+        name = f"forgery: gradient towards the noise of one picture, {epsilon:g} levels"
+        yield name, partial(_towards, attacker, 1, epsilon)
     yield (
         "forgery: new picture from the noise of one picture, with the network",
         partial(_new, attacker, False),
@@ -138,7 +140,7 @@ class Attacker:
             ]
         )
         torch.manual_seed(SEED)
-        reader = NoiseReader(channels, (height, width), SURROGATE["widths"])
+        reader = NoiseReader(channels, (height, width), SURROGATE["widths"], 0)
         optimiser = torch.optim.AdamW(reader.parameters(), SURROGATE["rate"])
         rng = np.random.default_rng([SEED, 11])
         for _ in tqdm(range(SURROGATE["steps"]), "surrogate", disable=None):
@@ -186,14 +188,14 @@ def _forge(attacker: Attacker, wanted: Callable[[int, str], Tensor]) -> Forge:
     )
 
 
-def _towards(attacker: Attacker, count: int) -> Row:
+def _towards(attacker: Attacker, count: int, epsilon: float = FORGED[1]) -> Row:
     """Of one victim each, or of many seen pictures of one secret."""
     studio = attacker.studio
     if count == 1:
         forge = _forge(attacker, lambda number, part: attacker.noise_of(studio.made(part, FRESH)[number]))
-        return studio.forgery(forge, lambda part: studio.of(part, FRESH), EPSILONS[-1:]) | {"seen": 1}
+        return studio.forgery(forge, lambda part: studio.of(part, FRESH), (epsilon,)) | {"seen": 1}
     mean = torch.from_numpy(attacker.estimates(ONE, count).mean(axis=0))[None]
-    row = studio.forgery(_forge(attacker, lambda *_: mean), lambda part: studio.of(part, ONE), EPSILONS[-1:])
+    row = studio.forgery(_forge(attacker, lambda *_: mean), lambda part: studio.of(part, ONE), (epsilon,))
     return row | {"seen": count}
 
 
@@ -229,7 +231,7 @@ def _fitted(attacker: Attacker, count: int) -> Row:
     row = studio.forgery(
         _forge(attacker, lambda number, part: targets[number]),
         lambda part: wanted[: studio.counts[part]],
-        EPSILONS[-1:],
+        FORGED[1:2],
     )
     row |= {"seen": count, "places_of_bits_found": round(float(np.mean(bit == true.bit)), 4)}
     return row | {"bits_read_without_key": round(float(np.mean(read == studio.of("test", FRESH))), 4)}
