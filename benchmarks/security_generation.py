@@ -22,7 +22,7 @@ from pathlib import Path  # noqa: E402
 import security_tables  # noqa: E402
 from pictures import Run  # noqa: E402
 from security import generation, noise  # noqa: E402
-from security.studio import SEED, Studio  # noqa: E402
+from security.generation_testbed import SEED, GenerationTestbed  # noqa: E402
 
 from diffmark.latent.files import find_codec, read_config  # noqa: E402
 from diffmark.provenance import command_line  # noqa: E402
@@ -53,8 +53,8 @@ def main() -> None:
     run = Run(given.folder, config, MODULES)
     run.head(command_line(), config, whole=given.only == [""])
     sizes = (given.steps, given.victims, given.tuning, given.pool)
-    studio = Studio(given.folder, given.codec, given.model, *sizes)
-    run.extend_named((noise if studio.in_noise else generation).tasks(studio), given.only)
+    testbed = GenerationTestbed(given.folder, given.codec, given.model, *sizes)
+    run.extend_named((noise if testbed.in_noise else generation).tasks(testbed), given.only)
 
 
 if __name__ == "__main__":

@@ -22,19 +22,19 @@ from pathlib import Path  # noqa: E402
 import security_tables  # noqa: E402
 from pictures import Run  # noqa: E402
 from security import collusion, forgery, oracle, privacy, seen, sets, tones, with_key  # noqa: E402
-from security.lab import SEED, Lab  # noqa: E402
 from security.measuring import Tasks  # noqa: E402
+from security.testbed import SEED, Testbed  # noqa: E402
 
 from diffmark.provenance import command_line  # noqa: E402
 
 MODULES = (*pictures.WRITER, "detection/decision", "detection/pixel")
 
 
-def tasks(lab: Lab) -> Tasks:
+def tasks(testbed: Testbed) -> Tasks:
     """Every row by its name."""
-    yield "none", partial(lab.removal, lambda victim, _: victim.marked)
+    yield "none", partial(testbed.removal, lambda victim, _: victim.marked)
     for experiment in (with_key, tones, forgery, collusion, seen, privacy, sets, oracle):
-        yield from experiment.tasks(lab)
+        yield from experiment.tasks(testbed)
 
 
 def main() -> None:
@@ -57,8 +57,8 @@ def main() -> None:
     config = {"victims": given.victims, "tuning": given.tuning, "seed": SEED}
     run = Run(given.folder, config, MODULES)
     run.head(command_line(), config, whole=given.only == [""])
-    lab = Lab(given.pictures, given.folder, given.victims, given.tuning, given.pool)
-    run.extend_named(tasks(lab), given.only)
+    testbed = Testbed(given.pictures, given.folder, given.victims, given.tuning, given.pool)
+    run.extend_named(tasks(testbed), given.only)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ PAGES = [
     "docs/service.md",
     "docs/training.md",
     "src/diffmark/codecs/vista/README.md",
+    "src/diffmark/codecs/vista-persistent/README.md",
 ]
 
 
@@ -102,14 +103,20 @@ def test_the_evaluation_fills_the_results_page_once_there_is_a_full_run(tmp_path
         for batch in (1, 16)
     ]
     extent = asdict(Extent(marked=500))
+    methods = [{"method": "diffmark", "sampling": {"injection": {"mode": "initial"}}}, {"method": "a"}]
     for name, rows in (
         ("clean", [row | quality | names | {"images": 500} for row in clean]),
         ("robustness", attacked),
         ("latency", timed),
     ):
-        document = {"command": "diffmark", "config": {"extent": extent, "model": "tiny"}, "rows": rows}
+        document = {
+            "command": "diffmark",
+            "config": {"extent": extent, "model": "tiny", "methods": methods},
+            "rows": rows,
+        }
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     text = module.evaluation_section(tmp_path)
+    assert text.count("`diffmark` is the generation layer alone, with the codec `vista`.") == 2
     assert "| a | 64 | 500 | 0.9000 | 0.500 [0.400, 0.600] | too few bits | 0.500 [0.400, 0.600] |" in text
     assert (
         "| tree-ring | 0 | 500 | presence only | 0.500 [0.400, 0.600] | 0.500 [0.400, 0.600] (0.20%) |"

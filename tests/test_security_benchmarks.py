@@ -153,13 +153,14 @@ def test_rates_have_exact_intervals_and_names_need_more_than_a_find(load):
 
 
 @pytest.fixture
-def studio(load, model_folder, tmp_path, monkeypatch):
-    """Makes the studio of a tiny codec, with few strengths and steps."""
+def testbed(load, model_folder, tmp_path, monkeypatch):
+    """Makes the testbed of a tiny codec, with few strengths and steps."""
     modules = {
-        name: load(name) for name in ("studio", "latents", "noise", "generation", "collusion", "oracle")
+        name: load(name)
+        for name in ("generation_testbed", "latents", "noise", "generation", "collusion", "oracle")
     }
     for name, settings in {
-        "studio": {"STEPS_PGD": 2, "UNMARKED": 3},
+        "generation_testbed": {"STEPS_PGD": 2, "UNMARKED": 3},
         "latents": {"STRENGTHS": (1.5, 3.0), "OF_ONE": (1, 3), "OF_FRESH": (2, 3)},
         "noise": {
             "COLLUDERS": (2,),
@@ -171,12 +172,14 @@ def studio(load, model_folder, tmp_path, monkeypatch):
     }.items():
         for setting, value in settings.items():
             monkeypatch.setattr(modules[name], setting, value)
-    for name in ("measuring", "studio"):
+    for name in ("measuring", "generation_testbed"):
         monkeypatch.setattr(load(name), "ssimulacra2", lambda *pair: 80.0)  # 64 pixels are too few for it
 
     def make(codec):
         codec.save_pretrained(tmp_path / "codec")
-        return modules["studio"].Studio(tmp_path, str(tmp_path / "codec"), str(model_folder), 1, 3, 2, 3)
+        return modules["generation_testbed"].GenerationTestbed(
+            tmp_path, str(tmp_path / "codec"), str(model_folder), 1, 3, 2, 3
+        )
 
     return make
 
@@ -190,8 +193,8 @@ def check_rows(rows):
             assert 0 <= row["found"]["rate"] <= 1
 
 
-def test_every_row_of_a_learned_delta_can_be_made(load, studio, tmp_path):
-    made = studio(tiny_codec(injection=Injection("late", start=0.8, end=0.3)))
+def test_every_row_of_a_learned_delta_can_be_made(load, testbed, tmp_path):
+    made = testbed(tiny_codec(injection=Injection("late", start=0.8, end=0.3)))
     rows = {name: make() for name, make in load("generation").tasks(made)}
     check_rows(rows)
     assert "gradient on the margins with the codec" in rows
@@ -204,8 +207,8 @@ def test_every_row_of_a_learned_delta_can_be_made(load, studio, tmp_path):
     )  # unmarked, both kinds; copies of two accounts, the first are the same
 
 
-def test_every_row_of_a_mark_in_the_noise_can_be_made(load, studio, monkeypatch):
-    made = studio(tiny_noise_codec())
+def test_every_row_of_a_mark_in_the_noise_can_be_made(load, testbed, monkeypatch):
+    made = testbed(tiny_noise_codec())
     noise = load("noise")
     detect = made.detector.detect
     asked = []
@@ -230,10 +233,10 @@ def test_every_row_of_a_mark_in_the_noise_can_be_made(load, studio, monkeypatch)
     assert "ssimulacra2" not in rows["forgery: new picture from the noise of one picture, by inversion"]
 
 
-def test_a_gradient_through_the_network_changes_what_is_read(load, studio, monkeypatch):
+def test_a_gradient_through_the_network_changes_what_is_read(load, testbed, monkeypatch):
     """Away from the noise that a picture was read as, towards that of another, and no further than it may."""
-    monkeypatch.setattr(load("studio"), "STEPS_PGD", 30)
-    made = studio(tiny_noise_codec(seed=3))
+    monkeypatch.setattr(load("generation_testbed"), "STEPS_PGD", 30)
+    made = testbed(tiny_noise_codec(seed=3))
     attacker = load("noise").Attacker(made)
     image, other = made.made("test", "no mark")[:2]
 

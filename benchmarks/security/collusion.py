@@ -17,8 +17,8 @@ from scipy import stats
 
 from diffmark.secret import Bits
 from diffmark.statistics import per_try
-from security.lab import SEED, Lab
 from security.measuring import ACCOUNTS, FPR, RATE, Row, Tasks, named, p_of, share
+from security.testbed import SEED, Testbed
 
 COLLUDERS = (2, 5, 10)
 Margins = NDArray[np.floating[Any]]
@@ -27,29 +27,29 @@ TOGETHER = (3, 6)  # pictures whose evidence is taken together
 INNOCENT = 1000  # accounts that had nothing to do with it
 
 
-def tasks(lab: Lab) -> Tasks:
+def tasks(testbed: Testbed) -> Tasks:
     for count in COLLUDERS:
         for fresh in (False, True):
             kind = "fresh secrets" if fresh else "one secret an account"
-            yield f"collusion of {count}, {kind}", partial(_collusion, lab, count, fresh)
+            yield f"collusion of {count}, {kind}", partial(_collusion, testbed, count, fresh)
 
 
 @cache
-def _copies(lab: Lab, account: int, fresh: bool) -> tuple[list[Image.Image], Bits]:
+def _copies(testbed: Testbed, account: int, fresh: bool) -> tuple[list[Image.Image], Bits]:
     """Pictures as one account got them, and their secrets: always its own, or a fresh one a picture."""
-    covers = lab.covers("test")[:: max(1, len(lab.covers("test")) // COPIES)]
-    secrets = lab.secrets(100 + account, len(covers))
+    covers = testbed.covers("test")[:: max(1, len(testbed.covers("test")) // COPIES)]
+    secrets = testbed.secrets(100 + account, len(covers))
     if not fresh:
         secrets = np.repeat(secrets[:1], len(covers), axis=0)
     names = (f"account-{account}-{number}" for number in range(len(covers)))
-    return [lab.kept(lab.private, *one) for one in zip(covers, secrets, names, strict=True)], secrets
+    return [testbed.kept(testbed.private, *one) for one in zip(covers, secrets, names, strict=True)], secrets
 
 
-def _collusion(lab: Lab, count: int, fresh: bool) -> Row:
+def _collusion(testbed: Testbed, count: int, fresh: bool) -> Row:
     """The mean of the copies of `count` accounts, one picture at a time and several at a time."""
-    copies, held = zip(*(_copies(lab, account, fresh) for account in range(count)), strict=True)
+    copies, held = zip(*(_copies(testbed, account, fresh) for account in range(count)), strict=True)
     images = [averaged(some) for some in zip(*copies, strict=True)]
-    return mixture(images, held, lambda image: lab.private.read(image).margins, fresh)
+    return mixture(images, held, lambda image: testbed.private.read(image).margins, fresh)
 
 
 def averaged(copies: Sequence[Image.Image]) -> Image.Image:

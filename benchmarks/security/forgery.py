@@ -10,39 +10,39 @@ from PIL import Image
 
 from diffmark.fingerprint import THRESHOLD, Words, fingerprint, fingerprints
 from security import measuring, spectra
-from security.lab import FRESH, STRENGTHS, Features, Lab
 from security.measuring import Row, Tasks, share
+from security.testbed import FRESH, STRENGTHS, Features, Testbed
 from security.tones import turned
 
 
-def tasks(lab: Lab) -> Tasks:
-    yield "forgery: copied from one picture", partial(_copied, lab)
-    yield "forgery: copies told by the fingerprint of the picture", partial(_fingerprints, lab)
-    yield "forgery: read and written again, public key", partial(_rewritten, lab, True)
+def tasks(testbed: Testbed) -> Tasks:
+    yield "forgery: copied from one picture", partial(_copied, testbed)
+    yield "forgery: copies told by the fingerprint of the picture", partial(_fingerprints, testbed)
+    yield "forgery: read and written again, public key", partial(_rewritten, testbed, True)
     yield (
         "forgery: read and written again, private key, attacked with another",
-        partial(_rewritten, lab, False),
+        partial(_rewritten, testbed, False),
     )
 
 
-def _copied(lab: Lab) -> Row:
+def _copied(testbed: Testbed) -> Row:
     """All that one marked picture has in the coefficients of the mark, on another picture."""
-    count = max(lab.counts.values())
-    secrets = lab.pool_secrets(FRESH, count)
-    rows = [spectra.features(image) for image in lab.pool_images(FRESH, count)]
+    count = max(testbed.counts.values())
+    secrets = testbed.pool_secrets(FRESH, count)
+    rows = [spectra.features(image) for image in testbed.pool_images(FRESH, count)]
 
     def mark(number: int, part: str) -> Features:
         return rows[number]
 
-    return lab.forgery(mark, lambda number: secrets[number]) | {"seen": 1}
+    return testbed.forgery(mark, lambda number: secrets[number]) | {"seen": 1}
 
 
-def _fingerprints(lab: Lab) -> Row:
+def _fingerprints(testbed: Testbed) -> Row:
     """A registry that has the fingerprint of the picture that a secret was written into: does it contradict a copy?
 
     And does it contradict the honest picture, as it is or changed?
     """
-    victims, covers = lab.victims("test"), lab.covers("test")[::-1]
+    victims, covers = testbed.victims("test"), testbed.covers("test")[::-1]
     known = [fingerprint(victim.marked) for victim in victims]
     forged = [
         spectra.shifted(cover, spectra.features(victim.marked), STRENGTHS[2])
@@ -81,11 +81,11 @@ CHANGES = {
 }
 
 
-def _rewritten(lab: Lab, public: bool) -> Row:
+def _rewritten(testbed: Testbed, public: bool) -> Row:
     """The word that a picture carries, read and written into another with a codec that the attacker has."""
-    target, own = (lab.public, lab.public) if public else (lab.private, lab.stranger)
-    victims, covers = lab.victims("test", public), lab.covers("test")[::-1]
+    target, own = (testbed.public, testbed.public) if public else (testbed.private, testbed.stranger)
+    victims, covers = testbed.victims("test", public), testbed.covers("test")[::-1]
     words = [(own.read(victim.marked).margins > 0).astype(np.uint8) for victim in victims]
     images = [own.embed(cover, word).image for cover, word in zip(covers, words, strict=True)]
-    row = lab.read(target, images, np.stack([victim.secret for victim in victims]))
+    row = testbed.read(target, images, np.stack([victim.secret for victim in victims]))
     return row | measuring.quality(covers, images)

@@ -24,9 +24,9 @@ from diffmark.statistics import auc, to_margins
 from security import latents, measuring, oracle
 from security.collusion import COLLUDERS, mixture
 from security.generation import account_secrets
+from security.generation_testbed import FIRST, FRESH, NONE, ONE, SEED, Forge, GenerationTestbed, Rows, prompt
 from security.measuring import Row, Tasks, share
 from security.privacy import pairs
-from security.studio import FIRST, FRESH, NONE, ONE, SEED, Forge, Rows, Studio, prompt
 
 EPSILONS, FORGED = (4.0, 8.0), (2.0, 4.0, 8.0)  # levels of 255, of removals and forgeries
 SHARE = 0.9  # of new noise that is what was read; the rest is fresh
@@ -35,9 +35,9 @@ SURROGATE = {"widths": (16, 32, 48), "steps": 600, "batch": 16, "rate": 2e-3}
 Reader = Callable[[Tensor], Tensor]  # latents -> noise
 
 
-def tasks(studio: Studio) -> Tasks:
-    attacker = Attacker(studio)
-    yield "none", lambda: studio.removal(lambda image, _: image)
+def tasks(testbed: GenerationTestbed) -> Tasks:
+    attacker = Attacker(testbed)
+    yield "none", lambda: testbed.removal(lambda image, _: image)
     for name, attack, epsilons in (
         ("gradient on the margins, operator's key", attacker.on_margins, EPSILONS[-1:]),
         ("complement: gradient on the noise that is read, without the key", attacker.complemented, EPSILONS),
@@ -45,7 +45,7 @@ def tasks(studio: Studio) -> Tasks:
         ("gradient on a surrogate reader, without the network", attacker.by_surrogate, EPSILONS[-1:]),
     ):
         for epsilon in epsilons:
-            yield f"{name}, {epsilon:g} levels", partial(studio.removal, attack, (epsilon,))
+            yield f"{name}, {epsilon:g} levels", partial(testbed.removal, attack, (epsilon,))
     for epsilon in FORGED:
         name = f"forgery: gradient towards the noise of one picture, {epsilon:g} levels"
         yield name, partial(_towards, attacker, 1, epsilon)
@@ -57,7 +57,7 @@ def tasks(studio: Studio) -> Tasks:
     yield "privacy: another key", partial(_other_key, attacker)
     yield "privacy: two pictures of one secret, with the network", partial(_linked, attacker)
     for count in sorted({*latents.OF_ONE, *latents.OF_FRESH}):
-        if count > studio.counts["seen"]:
+        if count > testbed.counts["seen"]:
             continue
         if count > 1 and count in latents.OF_ONE:
             yield (
@@ -70,23 +70,23 @@ def tasks(studio: Studio) -> Tasks:
         for fresh in (False, True):
             kind = "fresh secrets" if fresh else "one secret an account"
             yield f"collusion of {count}, {kind}", partial(_collusion, attacker, count, fresh)
-    images, secrets = studio.made("test", FRESH), studio.of("test", FRESH)
-    read_well = [n for n, image in enumerate(images) if studio.detector.detect(image).marked]
+    images, secrets = testbed.made("test", FRESH), testbed.of("test", FRESH)
+    read_well = [n for n, image in enumerate(images) if testbed.detector.detect(image).marked]
     asked = oracle.spread(read_well)  # others have nothing to remove
     yield from oracle.questioned(
-        studio.folder,
+        testbed.folder,
         [images[n] for n in asked],
-        lambda image: studio.detector.detect(image).marked,
-        lambda after, numbers: studio.read(after, secrets[[asked[n] for n in numbers]]),
+        lambda image: testbed.detector.detect(image).marked,
+        lambda after, numbers: testbed.read(after, secrets[[asked[n] for n in numbers]]),
     )
-    yield from latents.tasks(studio)
+    yield from latents.tasks(testbed)
 
 
 class Attacker:
     """Has the network, and the model where a row says so."""
 
-    def __init__(self, studio: Studio) -> None:
-        self.studio, self.vae, self.codec = studio, studio.detector.vae, studio.codec
+    def __init__(self, testbed: GenerationTestbed) -> None:
+        self.testbed, self.vae, self.codec = testbed, testbed.detector.vae, testbed.codec
 
     # --- gradients ------------------------------------------------------------------------------------------
 
@@ -102,11 +102,11 @@ class Attacker:
             found = reader(encode(self.vae, pixels))
             return F.cosine_similarity(found.flatten(1), wanted.flatten(1)).sum()
 
-        return self.studio.steered(image, gain, epsilon)
+        return self.testbed.steered(image, gain, epsilon)
 
     @torch.no_grad()
     def noise_of(self, image: Image.Image, reader: Reader | None = None) -> Tensor:
-        return (reader or self.network)(self.studio.latents(image))
+        return (reader or self.network)(self.testbed.latents(image))
 
     def on_margins(self, image: Image.Image, epsilon: float) -> Image.Image:
         """By somebody who has the operator's key."""
@@ -115,14 +115,14 @@ class Attacker:
             logits = self.codec.logits_of(encode(self.vae, pixels))
             return logits[..., 1] - logits[..., 0]
 
-        signs = margins(self.studio.pixels(image)).sign()
-        return self.studio.steered(image, lambda x: -(margins(x) * signs).clamp_min(-1).sum(), epsilon)
+        signs = margins(self.testbed.pixels(image)).sign()
+        return self.testbed.steered(image, lambda x: -(margins(x) * signs).clamp_min(-1).sum(), epsilon)
 
     def complemented(self, image: Image.Image, epsilon: float) -> Image.Image:
         return self.towards(image, -self.noise_of(image), epsilon, self.network)
 
     def overwritten(self, image: Image.Image, epsilon: float) -> Image.Image:
-        keyed, secret = self.codec.keyed_by(self.studio.strangers_key), self.studio.secrets(9, 1)
+        keyed, secret = self.codec.keyed_by(self.testbed.strangers_key), self.testbed.secrets(9, 1)
         return self.towards(image, torch.from_numpy(keyed.write(secret)), epsilon, self.network)
 
     def by_surrogate(self, image: Image.Image, epsilon: float) -> Image.Image:
@@ -131,8 +131,8 @@ class Attacker:
     @cached_property
     def surrogate(self) -> nn.Module:
         """A reader of his own: trained on pictures that he painted with the model from noise that he drew."""
-        studio, (channels, height, width) = self.studio, self.codec.keyed.shape
-        z0 = torch.from_numpy(studio.rows(NONE, studio.unmarked)).view(-1, channels, height, width)
+        testbed, (channels, height, width) = self.testbed, self.codec.keyed.shape
+        z0 = torch.from_numpy(testbed.rows(NONE, testbed.unmarked)).view(-1, channels, height, width)
         noise = torch.cat(
             [
                 torch.randn(1, *z0.shape[1:], generator=torch.Generator().manual_seed(FIRST["seen"] + i))
@@ -159,7 +159,7 @@ class Attacker:
     @torch.no_grad()
     def estimates(self, kind: str, count: int) -> Rows:
         """Estimated noise of pictures that were seen, at unit length, (N, D)."""
-        rows = torch.from_numpy(self.studio.rows(kind, count)).view(count, *self.codec.keyed.shape)
+        rows = torch.from_numpy(self.testbed.rows(kind, count)).view(count, *self.codec.keyed.shape)
         found = torch.cat([self.network(part) for part in rows.split(32)]).flatten(1)
         return F.normalize(found).numpy()
 
@@ -168,17 +168,17 @@ class Attacker:
     @torch.no_grad()
     def inverted(self, image: Image.Image) -> Tensor:
         """The noise by DDIM inversion through the model, with the empty prompt."""
-        pipe = self.studio.pipe
+        pipe = self.testbed.pipe
         empty = pipe.encode_prompt("", "cpu", 1, False)[0]
         denoise = denoiser_of(pipe.unet, pipe.scheduler, empty)
-        trajectory = sampler_trajectory(pipe.scheduler, self.studio.steps)
-        return ddim_inversion(denoise, self.studio.latents(image), trajectory)
+        trajectory = sampler_trajectory(pipe.scheduler, self.testbed.steps)
+        return ddim_inversion(denoise, self.testbed.latents(image), trajectory)
 
     def painted(self, noise: Tensor, said: str, seed: int) -> Image.Image:
         """A picture of a prompt from a noise that was read, brought to unit deviation, and some fresh noise."""
         fresh = torch.randn(noise.shape, generator=torch.Generator().manual_seed(seed))
         start = SHARE * noise / noise.std() + (1 - SHARE**2) ** 0.5 * fresh
-        return self.studio.painted([said], latents=start)[0]
+        return self.testbed.painted([said], latents=start)[0]
 
 
 def _forge(attacker: Attacker, wanted: Callable[[int, str], Tensor]) -> Forge:
@@ -190,30 +190,30 @@ def _forge(attacker: Attacker, wanted: Callable[[int, str], Tensor]) -> Forge:
 
 def _towards(attacker: Attacker, count: int, epsilon: float = FORGED[1]) -> Row:
     """Of one victim each, or of many seen pictures of one secret."""
-    studio = attacker.studio
+    testbed = attacker.testbed
     if count == 1:
-        forge = _forge(attacker, lambda number, part: attacker.noise_of(studio.made(part, FRESH)[number]))
-        return studio.forgery(forge, lambda part: studio.of(part, FRESH), (epsilon,)) | {"seen": 1}
+        forge = _forge(attacker, lambda number, part: attacker.noise_of(testbed.made(part, FRESH)[number]))
+        return testbed.forgery(forge, lambda part: testbed.of(part, FRESH), (epsilon,)) | {"seen": 1}
     mean = torch.from_numpy(attacker.estimates(ONE, count).mean(axis=0))[None]
-    row = studio.forgery(_forge(attacker, lambda *_: mean), lambda part: studio.of(part, ONE), (epsilon,))
+    row = testbed.forgery(_forge(attacker, lambda *_: mean), lambda part: testbed.of(part, ONE), (epsilon,))
     return row | {"seen": count}
 
 
 def _new(attacker: Attacker, inverted: bool) -> Row:
     """Pictures of other prompts, painted from the noise of marked ones."""
-    studio = attacker.studio
-    victims, forged = studio.made("test", FRESH), []
+    testbed = attacker.testbed
+    victims, forged = testbed.made("test", FRESH), []
     for number, image in enumerate(victims):
         noise = attacker.inverted(image) if inverted else attacker.noise_of(image)
         other = FIRST["test"] + len(victims) - 1 - number
         forged.append(attacker.painted(noise, prompt(other), other))
-    return studio.read(forged, studio.of("test", FRESH)) | {"seen": 1}
+    return testbed.read(forged, testbed.of("test", FRESH)) | {"seen": 1}
 
 
 def _fitted(attacker: Attacker, count: int) -> Row:
     """Patterns and the places of bits, told from pictures whose secrets are known: the key, as good as it gets."""
-    studio = attacker.studio
-    signs = 2.0 * studio.of("seen", FRESH)[:count].astype(np.float32) - 1
+    testbed = attacker.testbed
+    signs = 2.0 * testbed.of("seen", FRESH)[:count].astype(np.float32) - 1
     found = attacker.estimates(FRESH, count).T @ signs / count  # (D, L)
     bit = np.abs(found).argmax(axis=1)
     values = found[np.arange(len(found)), bit]
@@ -222,42 +222,42 @@ def _fitted(attacker: Attacker, count: int) -> Row:
     members[np.arange(len(found)), bit] = 1
     read = [
         (attacker.noise_of(image).flatten().numpy() * values) @ members > 0
-        for image in studio.made("test", FRESH)
+        for image in testbed.made("test", FRESH)
     ]
-    wanted = studio.secrets(9, max(studio.counts["test"], studio.counts["tune"]))
+    wanted = testbed.secrets(9, max(testbed.counts["test"], testbed.counts["tune"]))
     targets = [
         torch.from_numpy(values * (2.0 * secret[bit] - 1).astype(np.float32))[None] for secret in wanted
     ]
-    row = studio.forgery(
+    row = testbed.forgery(
         _forge(attacker, lambda number, part: targets[number]),
-        lambda part: wanted[: studio.counts[part]],
+        lambda part: wanted[: testbed.counts[part]],
         FORGED[1:2],
     )
     row |= {"seen": count, "places_of_bits_found": round(float(np.mean(bit == true.bit)), 4)}
-    return row | {"bits_read_without_key": round(float(np.mean(read == studio.of("test", FRESH))), 4)}
+    return row | {"bits_read_without_key": round(float(np.mean(read == testbed.of("test", FRESH))), 4)}
 
 
 def _collusion(attacker: Attacker, count: int, fresh: bool) -> Row:
     """The mean of the noise that is read from the copies, painted anew with the prompt: they have the model."""
-    studio = attacker.studio
-    held = account_secrets(studio, count, fresh)
-    copies = [studio.pictures("test", secrets, len(secrets)) for secrets in held]
+    testbed = attacker.testbed
+    held = account_secrets(testbed, count, fresh)
+    copies = [testbed.pictures("test", secrets, len(secrets)) for secrets in held]
     images = []
     for number, some in enumerate(zip(*copies, strict=True)):
         noise = torch.stack([F.normalize(attacker.noise_of(one).flatten(1)) for one in some]).mean(dim=0)
         seed = FIRST["test"] + number
         images.append(attacker.painted(noise.view(1, *attacker.codec.keyed.shape), prompt(seed), seed))
-    return mixture(images, held, lambda image: studio.detector.detect(image).margins, fresh)
+    return mixture(images, held, lambda image: testbed.detector.detect(image).margins, fresh)
 
 
 def _other_key(attacker: Attacker) -> Row:
     """What somebody with the network and another key reads against the secrets, and whether he sees a mark."""
-    studio = attacker.studio
-    images, secrets = studio.made("test", FRESH), studio.of("test", FRESH)
-    keyed = studio.codec.keyed_by(studio.strangers_key)
+    testbed = attacker.testbed
+    images, secrets = testbed.made("test", FRESH), testbed.of("test", FRESH)
+    keyed = testbed.codec.keyed_by(testbed.strangers_key)
     read = [to_margins(keyed.read(attacker.noise_of(image).numpy()))[0] for image in images]
     energy = [
-        np.array([float(attacker.noise_of(image).square().mean()) for image in studio.made("test", kind)])
+        np.array([float(attacker.noise_of(image).square().mean()) for image in testbed.made("test", kind)])
         for kind in (FRESH, NONE)
     ]
     return {
@@ -270,6 +270,6 @@ def _other_key(attacker: Attacker) -> Row:
 
 def _linked(attacker: Attacker) -> Row:
     """Two pictures of one secret told from two of different ones, by the noise that is read."""
-    count = min(latents.LINKED, attacker.studio.counts["seen"], max(latents.OF_ONE))
+    count = min(latents.LINKED, attacker.testbed.counts["seen"], max(latents.OF_ONE))
     same, fresh = (pairs(attacker.estimates(kind, count)) for kind in (ONE, FRESH))
     return {"pairs": len(same), "auc": round(auc(same, fresh), 4)}

@@ -18,8 +18,8 @@ from scipy.fft import irfft2, rfft2
 
 from diffmark.pixel.visibility import Visibility
 from security import measuring
-from security.lab import SEED, Lab
 from security.measuring import Row, Tasks
+from security.testbed import SEED, Testbed
 
 QUESTIONS = (30, 100, 300, 1000)
 ASKED_ABOUT = 3  # victims
@@ -27,15 +27,15 @@ BISECTIONS = 10
 Item = TypeVar("Item")
 
 
-def tasks(lab: Lab) -> Tasks:
-    detector = lab.detectors[lab.private.key.id]
-    victims = spread(lab.victims("test"))
+def tasks(testbed: Testbed) -> Tasks:
+    detector = testbed.detectors[testbed.private.key.id]
+    victims = spread(testbed.victims("test"))
     images, secrets = [victim.marked for victim in victims], np.stack([victim.secret for victim in victims])
 
     def read(after: measuring.Images, numbers: Sequence[int]) -> Row:
-        return lab.read(lab.private, after, secrets[list(numbers)])
+        return testbed.read(testbed.private, after, secrets[list(numbers)])
 
-    yield from questioned(lab.folder, images, lambda image: detector.detect(image).marked, read)
+    yield from questioned(testbed.folder, images, lambda image: detector.detect(image).marked, read)
 
 
 def spread(items: Sequence[Item]) -> list[Item]:

@@ -13,53 +13,53 @@ import numpy as np
 from PIL import Image
 
 from security import spectra
-from security.lab import FRESH, MANY, ONE, SETS, STRENGTHS, Features, Lab, Victim
 from security.measuring import Row, Tasks
+from security.testbed import FRESH, MANY, ONE, SETS, STRENGTHS, Features, Testbed, Victim
 
 # How many pictures are seen: of one secret the pattern is plain after a few, of fresh secrets it takes many.
 OF_ONE, OF_FRESH, OF_MANY = (1, 3, 10, 30, 100), (10, 100, 1000), (300,)
 
 
-def tasks(lab: Lab) -> Tasks:
+def tasks(testbed: Testbed) -> Tasks:
     for count in sorted({*OF_ONE, *OF_FRESH}):
-        if count > lab.pool_size:
+        if count > testbed.pool_size:
             continue
         if count in OF_ONE:
-            yield f"mean of {count}, {ONE}", partial(_mean, lab, ONE, count)
-            yield f"forgery: mean of {count}, {ONE}", partial(_forged_mean, lab, count)
+            yield f"mean of {count}, {ONE}", partial(_mean, testbed, ONE, count)
+            yield f"forgery: mean of {count}, {ONE}", partial(_forged_mean, testbed, count)
         if count in OF_FRESH:
-            yield f"mean of {count}, {FRESH}", partial(_mean, lab, FRESH, count)
-            yield f"principal directions of {count}, {FRESH}", partial(_principal, lab, FRESH, count)
-            yield f"reader fitted to {count}, {FRESH}", partial(_fitted, lab, FRESH, count)
-            yield f"forgery: reader fitted to {count}, {FRESH}", partial(_forged_fit, lab, FRESH, count)
+            yield f"mean of {count}, {FRESH}", partial(_mean, testbed, FRESH, count)
+            yield f"principal directions of {count}, {FRESH}", partial(_principal, testbed, FRESH, count)
+            yield f"reader fitted to {count}, {FRESH}", partial(_fitted, testbed, FRESH, count)
+            yield f"forgery: reader fitted to {count}, {FRESH}", partial(_forged_fit, testbed, FRESH, count)
         if count in OF_MANY:
-            yield f"principal directions of {count}, {MANY}", partial(_principal, lab, MANY, count)
-            yield f"reader fitted to {count}, {MANY}", partial(_fitted, lab, MANY, count)
+            yield f"principal directions of {count}, {MANY}", partial(_principal, testbed, MANY, count)
+            yield f"reader fitted to {count}, {MANY}", partial(_fitted, testbed, MANY, count)
 
 
-def _mean(lab: Lab, kind: str, count: int) -> Row:
-    mark = lab.pool(kind, count).mean(axis=0)
+def _mean(testbed: Testbed, kind: str, count: int) -> Row:
+    mark = testbed.pool(kind, count).mean(axis=0)
 
     def attack(victim: Victim, strength: float) -> Image.Image:
         return spectra.shifted(victim.marked, -mark, strength)
 
-    return lab.removal(attack, one_secret=kind == ONE, strengths=STRENGTHS) | {"seen": count}
+    return testbed.removal(attack, one_secret=kind == ONE, strengths=STRENGTHS) | {"seen": count}
 
 
-def _principal(lab: Lab, kind: str, count: int) -> Row:
+def _principal(testbed: Testbed, kind: str, count: int) -> Row:
     """As many directions as there are bits; of one secret it would be the mean, which has its own row."""
-    rows = lab.pool(kind, count)
+    rows = testbed.pool(kind, count)
     directions = spectra.principal(rows - rows.mean(axis=0), 64 * (SETS if kind == MANY else 1))
-    return lab.removal(without(directions), strengths=STRENGTHS) | {"seen": count}
+    return testbed.removal(without(directions), strengths=STRENGTHS) | {"seen": count}
 
 
-def _fitted(lab: Lab, kind: str, count: int) -> Row:
+def _fitted(testbed: Testbed, kind: str, count: int) -> Row:
     """A strong attacker: the secrets of what he has seen are known to him."""
-    patterns = spectra.fitted(lab.pool(kind, count), lab.pool_secrets(kind, count))
-    victims = lab.victims("test")
+    patterns = spectra.fitted(testbed.pool(kind, count), testbed.pool_secrets(kind, count))
+    victims = testbed.victims("test")
     read = np.stack([patterns @ spectra.features(victim.marked) > 0 for victim in victims])
     right = float(np.mean(read == np.stack([victim.secret for victim in victims])))
-    row = lab.removal(without(patterns), strengths=STRENGTHS)
+    row = testbed.removal(without(patterns), strengths=STRENGTHS)
     return row | {"seen": count, "bits_read_without_key": round(right, 4)}
 
 
@@ -72,14 +72,16 @@ def without(directions: Features) -> Callable[[Victim, float], Image.Image]:
     return attack
 
 
-def _forged_mean(lab: Lab, count: int) -> Row:
-    mark, secret = lab.pool(ONE, count).mean(axis=0), lab.secrets(5, 1)[0]
-    return lab.forgery(lambda number, part: mark, lambda number: secret) | {"seen": count}
+def _forged_mean(testbed: Testbed, count: int) -> Row:
+    mark, secret = testbed.pool(ONE, count).mean(axis=0), testbed.secrets(5, 1)[0]
+    return testbed.forgery(lambda number, part: mark, lambda number: secret) | {"seen": count}
 
 
-def _forged_fit(lab: Lab, kind: str, count: int) -> Row:
+def _forged_fit(testbed: Testbed, kind: str, count: int) -> Row:
     """Any secret at all, written with the patterns of a fit."""
-    patterns = spectra.fitted(lab.pool(kind, count), lab.pool_secrets(kind, count))
-    secrets = lab.secrets(9, max(lab.counts.values()))
+    patterns = spectra.fitted(testbed.pool(kind, count), testbed.pool_secrets(kind, count))
+    secrets = testbed.secrets(9, max(testbed.counts.values()))
     marks = [(2.0 * secret.astype(np.float32) - 1) @ patterns for secret in secrets]
-    return lab.forgery(lambda number, part: marks[number], lambda number: secrets[number]) | {"seen": count}
+    return testbed.forgery(lambda number, part: marks[number], lambda number: secrets[number]) | {
+        "seen": count
+    }

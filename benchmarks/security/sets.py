@@ -11,26 +11,28 @@ from PIL import Image
 
 from diffmark.detection.pixel import PixelDetector
 from security import measuring
-from security.lab import SETS, Lab
 from security.measuring import Row, Tasks
+from security.testbed import SETS, Testbed
 
 TIMED = 6  # pictures
 
 
-def tasks(lab: Lab) -> Tasks:
-    yield f"none, {SETS} sets of patterns", partial(_read, lab)
+def tasks(testbed: Testbed) -> Tasks:
+    yield f"none, {SETS} sets of patterns", partial(_read, testbed)
 
 
-def _read(lab: Lab) -> Row:
+def _read(testbed: Testbed) -> Row:
     """Marked pictures, and unmarked ones against the same secrets, under all keys of the ring."""
-    victims = lab.victims("test")
+    victims = testbed.victims("test")
     marked, covers = [victim.marked for victim in victims], [victim.cover for victim in victims]
     secrets = np.stack([victim.secret for victim in victims])
-    row = measuring.figures([lab.ring.detect(*pair) for pair in zip(marked, secrets, strict=True)], secrets)
-    wrong = [lab.ring.detect(*pair).marked for pair in zip(covers, secrets, strict=True)]
-    row |= {"tries": lab.ring.tries, "unmarked_found": measuring.share(wrong)}
-    one = lab.detectors[lab.private.key.id]
-    for name, detector in (("one_key", one), ("all_keys", lab.ring)):
+    row = measuring.figures(
+        [testbed.ring.detect(*pair) for pair in zip(marked, secrets, strict=True)], secrets
+    )
+    wrong = [testbed.ring.detect(*pair).marked for pair in zip(covers, secrets, strict=True)]
+    row |= {"tries": testbed.ring.tries, "unmarked_found": measuring.share(wrong)}
+    one = testbed.detectors[testbed.private.key.id]
+    for name, detector in (("one_key", one), ("all_keys", testbed.ring)):
         row[f"cpu_seconds_{name}"] = {
             "marked": _cost(detector, marked[:TIMED]),
             "unmarked": _cost(detector, covers[:TIMED]),

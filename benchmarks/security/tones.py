@@ -16,9 +16,9 @@ from scipy.ndimage import gaussian_filter, map_coordinates, uniform_filter
 from diffmark.pixel.spectrum import FRAME, whiten
 from diffmark.pixel.tones import COUNT, HIGH, LOW
 from diffmark.pixel.writer import add
-from security.lab import FRESH, MANY, SEED, Finish, Lab, Victim
 from security.measuring import Row, Tasks
 from security.spectra import frame_of
+from security.testbed import FRESH, MANY, SEED, Finish, Testbed, Victim
 
 ROTATION = 7.0  # degrees
 NOTCH = 1.2  # cycles: width of the notch at a tone
@@ -29,24 +29,27 @@ BENDS = (0.5, 1.0, 2.0)  # pixels RMS that places are moved by
 SMOOTH = 64.0  # pixels: deviation of the field's Gaussian
 
 
-def tasks(lab: Lab) -> Tasks:
-    yield "rotated", partial(lab.removal, lambda victim, _: victim.marked, finish=turned)
+def tasks(testbed: Testbed) -> Tasks:
+    yield "rotated", partial(testbed.removal, lambda victim, _: victim.marked, finish=turned)
     for kind, counts, words in ((FRESH, (1, 3, 10, 30, 100), ""), (MANY, (30, 100, 300), f", {MANY}")):
         for count in counts:
-            if count <= lab.pool_size:
-                yield f"tones of {count} notched, rotated{words}", partial(_notch, lab, kind, count)
+            if count <= testbed.pool_size:
+                yield f"tones of {count} notched, rotated{words}", partial(_notch, testbed, kind, count)
     yield (
         "own peaks of the spectrum levelled, rotated",
         partial(
-            lab.removal, lambda victim, most: levelled(victim.marked, most), strengths=LEVELS, finish=turned
+            testbed.removal,
+            lambda victim, most: levelled(victim.marked, most),
+            strengths=LEVELS,
+            finish=turned,
         ),
     )
-    if lab.pool_size >= UPRIGHT:
-        yield f"tones of {UPRIGHT} notched, upright", partial(_notch, lab, FRESH, UPRIGHT, None)
+    if testbed.pool_size >= UPRIGHT:
+        yield f"tones of {UPRIGHT} notched, upright", partial(_notch, testbed, FRESH, UPRIGHT, None)
     for pixels in BENDS:
         yield (
             f"bent by {pixels:g} pixels",
-            partial(lab.removal, lambda victim, _: victim.marked, finish=partial(bent, pixels=pixels)),
+            partial(testbed.removal, lambda victim, _: victim.marked, finish=partial(bent, pixels=pixels)),
         )
 
 
@@ -68,16 +71,16 @@ def bent(image: Image.Image, pixels: float) -> Image.Image:
     return Image.fromarray(np.clip(np.rint(np.stack(planes, axis=2)), 0, 255).astype(np.uint8))
 
 
-def _notch(lab: Lab, kind: str, count: int, finish: Finish | None = turned) -> Row:
-    images = lab.pool_images(kind, count)
+def _notch(testbed: Testbed, kind: str, count: int, finish: Finish | None = turned) -> Row:
+    images = testbed.pool_images(kind, count)
     frequencies = located(np.mean([spectrum(image) for image in images], axis=0))
-    true = lab.private.layout.tones.frequencies
+    true = testbed.private.layout.tones.frequencies
     near = [min(np.hypot(*(f - t)) for f in frequencies for t in (one, -one)) <= 1 for one in true]
 
     def attack(victim: Victim, _: float) -> Image.Image:
         return notched(victim.marked, frequencies)
 
-    row = lab.removal(attack, finish=finish)
+    row = testbed.removal(attack, finish=finish)
     return row | {"seen": count, "tones_found": int(np.sum(near)), "tones": len(true)}
 
 

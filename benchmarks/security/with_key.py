@@ -16,9 +16,9 @@ from diffmark.pixel.codec import PixelCodec
 from diffmark.pixel.layout import gains
 from diffmark.pixel.spectrum import FRAME, NOISE_FLOOR, Plane, box, forward, inverse, whiten
 from diffmark.pixel.writer import add
-from security.lab import Lab, Victim
 from security.measuring import Tasks
 from security.spectra import frame_of
+from security.testbed import Testbed, Victim
 
 STEPS = 20
 EPSILONS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)  # levels of 255
@@ -28,10 +28,10 @@ STRANGERS = 0x1234  # the secret of somebody who overwrites
 Margins = NDArray[np.floating[Any]]
 
 
-def tasks(lab: Lab) -> Tasks:
+def tasks(testbed: Testbed) -> Tasks:
     for public, codec, whose in (
-        (True, lab.public, "public"),
-        (False, lab.stranger, "private, attacked with another"),
+        (True, testbed.public, "public"),
+        (False, testbed.stranger, "private, attacked with another"),
     ):
 
         def complement(victim: Victim, _: float, codec: PixelCodec = codec) -> Image.Image:
@@ -44,11 +44,11 @@ def tasks(lab: Lab) -> Tasks:
         def followed(victim: Victim, epsilon: float, codec: PixelCodec = codec) -> Image.Image:
             return descended(victim.marked, codec, epsilon)
 
-        yield f"complement written, {whose} key", lambda p=public, a=complement: lab.removal(a, public=p)
-        yield f"overwritten, {whose} key", lambda p=public, a=overwritten: lab.removal(a, public=p)
+        yield f"complement written, {whose} key", lambda p=public, a=complement: testbed.removal(a, public=p)
+        yield f"overwritten, {whose} key", lambda p=public, a=overwritten: testbed.removal(a, public=p)
         yield (
             f"gradient on the margins, {whose} key",
-            lambda p=public, a=followed: lab.removal(a, public=p, strengths=EPSILONS),
+            lambda p=public, a=followed: testbed.removal(a, public=p, strengths=EPSILONS),
         )
 
 

@@ -46,7 +46,7 @@ Forge = Callable[[Image.Image, int, str, float], Image.Image]  # of a cover, its
 Rows = NDArray[np.float32]
 
 
-class Studio:
+class GenerationTestbed:
     """The codec is used under the operator's key."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Studio:
             return np.repeat(self.secrets(3, 1), count, axis=0)
         return self.secrets(list(FIRST).index(part), count)
 
-    @cache  # noqa: B019 - one studio a process
+    @cache  # noqa: B019 - one testbed a process
     def made(self, part: str, kind: str, count: int | None = None) -> list[Image.Image]:
         """The first pictures of a part, each with its own secret, all with one, or unmarked."""
         secrets = self.of(part, kind)[:count]

@@ -42,7 +42,7 @@ Attack = Callable[[Victim, float], Image.Image]
 Finish = Callable[[Image.Image], Image.Image]
 
 
-class Lab:
+class Testbed:
     """The operator has the private key, anybody the public one, a stranger a third."""
 
     def __init__(self, folders: list[Path], folder: Path, victims: int, tuning: int, pool: int) -> None:
@@ -73,7 +73,7 @@ class Lab:
             found += [listed[i] for i in np.linspace(0, len(listed) - 1, own).astype(int)]
         return found
 
-    @cache  # noqa: B019 - one lab a process
+    @cache  # noqa: B019 - one testbed a process
     def covers(self, part: str) -> list[Image.Image]:
         return [opened(path) for path in self.paths(part)]
 
