@@ -124,7 +124,9 @@ def _opened(packet: bytes) -> tuple[ET.Element, ET.Element]:
             root = ET.fromstring(packet[start : end + len(b"</x:xmpmeta>")])
             rdf = root.find(_full("rdf:RDF"))
             if rdf is not None and _depth(root) <= MAX_DEPTH:
-                root.tag = _full("x:xmpmeta")  # also where the prefix stood for another name: readers look for it
+                root.tag = _full(
+                    "x:xmpmeta"
+                )  # also where the prefix stood for another name: readers look for it
                 return root, rdf
         except (ET.ParseError, ValueError):
             pass
