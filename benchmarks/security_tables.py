@@ -41,10 +41,10 @@ SUMMARY = {  # what is tried: the rows that say so in each of LAYERS
         "mean latents of 100, one secret",
         "mean latents of 100, one secret",
     ),
-    "patterns of pictures of fresh secrets taken out (1,000; 300; 300)": (
+    "patterns of pictures of fresh secrets taken out (1,000; 100; 100)": (
         "principal directions of 1000, fresh secrets",
-        "principal directions of 300, fresh secrets",
-        "principal directions of 300, fresh secrets",
+        "principal directions of 100, fresh secrets",
+        "principal directions of 100, fresh secrets",
     ),
     "tones of 10 pictures notched, then a rotation": ("tones of 10 notched, rotated", "", ""),
     "1,000 questions to the detector": ("oracle of 1000 questions", "oracle of 1000 questions", ""),

@@ -21,7 +21,7 @@ OF_ONE, OF_FRESH, OF_MANY = (1, 3, 10, 30, 100), (10, 100, 1000), (300,)
 
 
 def tasks(testbed: Testbed) -> Tasks:
-    for count in sorted({*OF_ONE, *OF_FRESH}):
+    for count in sorted({*OF_ONE, *OF_FRESH, *OF_MANY}):
         if count > testbed.pool_size:
             continue
         if count in OF_ONE:
