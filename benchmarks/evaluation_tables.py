@@ -19,8 +19,8 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PAPER = tomllib.loads((ROOT / "benchmarks" / "paper.toml").read_text())
-OLDER = """This run is older than the corrections of [the baselines](baselines.md), Gaussian Shading, PRC and
-DiffMark's other two forms. """
+OLDER = """ This run is older than the corrections of [the baselines](baselines.md), Gaussian Shading, PRC and
+DiffMark's other two forms."""
 CODECS = {"final": "`vista-final`", "initial": "`vista`", "persistent": "`vista-persistent`"}  # by injection
 
 
@@ -55,7 +55,7 @@ unmarked images that pass tells whether to believe them.
 
 ## Under attack
 
-{codec_of(robustness)} {older}
+{codec_of(robustness)}{older}
 TPR at an exact FPR of 0.1%, mean over strengths, with the exact 95% interval of all pictures; the best of
 a line bold; the paper's figure for SD 1.5 after it. {counts(attacked)}.
 Bit accuracies, every strength and other rates are in `{place}/robustness.csv`, made by
@@ -143,10 +143,14 @@ def counts(rows: list[dict[str, Any]]) -> str:
 
 
 def robustness_table(rows: list[dict[str, Any]], theirs: bool) -> str:
-    """Attacks against the paper's methods, with its own figures, or against others; the average first."""
+    """Attacks against DiffMark and the paper's methods, with its figures, or against others; the average first."""
     listed = PAPER["robustness"]["methods"]
     methods, lines = robustness_lines(rows)
-    chosen = [number for number, name in enumerate(methods, start=1) if (name in listed) == theirs]
+    chosen = [
+        number
+        for number, name in enumerate(methods, start=1)
+        if (name in listed or name.startswith("diffmark")) == theirs
+    ]
     if not chosen:
         return ""
     by = {row["attack"]: row.get("by") for row in rows}
@@ -159,7 +163,11 @@ def robustness_table(rows: list[dict[str, Any]], theirs: bool) -> str:
             stated = PAPER["robustness"].get(attack)
             cells.append(
                 _cell(line[i], best)
-                + (f" ({stated[listed.index(methods[i - 1])]:.2f})" if theirs and stated else "")
+                + (
+                    f" ({stated[listed.index(methods[i - 1])]:.2f})"
+                    if stated and methods[i - 1] in listed
+                    else ""
+                )
             )
         named = attack.replace("_", " ") + (f", by {by[attack]}" if by.get(attack) else "")
         shown.append([named, *cells])
