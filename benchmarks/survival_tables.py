@@ -158,8 +158,27 @@ Through the siblings' own denoisers, bits (found): {transfer(name)}; the paper s
 
 Looks: {looks(name)}. The mark is seen, as coloured washes.
 
-`python benchmarks/survival.py vista-persistent`; `results/survival/vista_persistent.json`.
+The dose was chosen on eight other prompts (`--dose`, `--first 400`):
+
+{dose_table()}
+
+`python benchmarks/survival.py vista-persistent`; `results/survival/vista_persistent*.json`.
 """
+
+
+def dose_table() -> str:
+    """Survival and looks of `vista-persistent` at several doses, from runs on prompts apart."""
+    lines = []
+    for path in sorted(SURVIVAL.glob("vista_persistent_dose_*.json"), key=lambda path: float(path.stem[22:])):
+        document = json.loads(path.read_text())
+        found = document["results"]
+        looked, kept = found["looks"], found["regeneration_vista-ink"]["200"]
+        bits = [f"{there['bits']:.3f} ({there['tpr']:.2f})" for there in (found["clean"], kept)]
+        aligned = f"{looked['alignment']['marked']:.2f} ({looked['alignment']['unmarked']:.2f})"
+        dose = f"{document['config']['injection']['dose']:g}"
+        lines.append([dose, *bits, f"{looked['psnr']:.1f} dB", aligned])
+    heads = ["dose", "bits (found)", "regenerated, t = 200", "same-seed PSNR", "alignment (unmarked)"]
+    return table(heads, lines)
 
 
 def fill_card(text: str) -> str:
