@@ -1,4 +1,4 @@
-"""Statistics of pictures, and what a denoiser takes out of a mark."""
+"""Statistics of pictures, and learned compression in training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from diffmark.training import pixels
 from diffmark.training.config import CompressionConfig, read_config
 from diffmark.training.draws import Draws
 from diffmark.training.naturalness import (
-    denoiser_residual,
     grid_steps,
     picture_statistics,
     statistics_distance,
@@ -59,24 +58,6 @@ def test_gradients_reach_the_marked_picture_alone():
     assert marked.grad.isfinite().all()
     assert marked.grad.abs().sum() > 0
     assert clean.grad is None
-
-
-def test_a_denoiser_that_keeps_a_mark_takes_nothing_out_of_it():
-    """This one keeps the first two channels and takes all of the others."""
-
-    def denoise(z, timestep):
-        kept = torch.cat([z[:, :2], torch.zeros_like(z[:, 2:])], 1)
-        return kept / 0.9**0.5, z
-
-    generator = torch.Generator().manual_seed(0)
-    clean, noise, mark = (torch.randn(2, 4, 8, 8, generator=generator) for _ in range(3))
-    along, across = mark.clone(), mark.clone()
-    along[:, 2:], across[:, :2] = 0, 0
-    assert denoiser_residual(denoise, clean + along, clean, noise, 100, 0.9) == pytest.approx(0, abs=1e-10)
-    expected = across.square().mean()
-    assert denoiser_residual(denoise, clean + across, clean, noise, 100, 0.9) == pytest.approx(
-        float(expected)
-    )
 
 
 def test_learned_compression_takes_the_last_pictures_and_passes_gradients():

@@ -107,7 +107,6 @@ class WeightConfig:
     regen_diff: float = 0.0  # not in the paper: cross-entropy after noising and denoising
     percep: float = 0.0  # not in the paper: visible difference of marked and clean pictures
     natural: float = 0.0  # not in the paper: difference of their statistics
-    prior: float = 0.0  # not in the paper: what the denoiser takes for noise in the mark
 
 
 @dataclass(frozen=True)

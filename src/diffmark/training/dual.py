@@ -24,7 +24,7 @@ from diffmark.training.draws import Draws
 from diffmark.training.guards import CollapseGuard, check_finite
 from diffmark.training.loop import run_steps
 from diffmark.training.means import RunningMeans
-from diffmark.training.naturalness import denoiser_residual, statistics_distance
+from diffmark.training.naturalness import statistics_distance
 from diffmark.training.optimisation import Optimiser, make_accelerator, part_size, parts_of_step
 from diffmark.training.paths import Paths, Start, freeze
 from diffmark.training.perception import perceptual_difference
@@ -59,7 +59,6 @@ def weights_of(config: TrainingConfig, step: int) -> dict[str, float]:
         "regen_diff",
         "percep",
         "natural",
-        "prior",
     )
     values = {name: float(getattr(weights, name)) for name in named}
     values["kl"] = curriculum.kl_weight(step, weights.kl_start, weights.kl_end, weights.kl_warmup)
@@ -120,8 +119,6 @@ def step_terms(
             terms["regen_diff"], figures["accuracy_regen_diff"] = _regenerated(
                 codec, paths, z_bridge, secrets, config, draws
             )
-        if weights["prior"]:
-            terms["prior"] = _prior(paths, start.first(shown), z_bridge[:shown], z_clean, config, draws)
         compared = weights["prvl"] or weights["percep"] or weights["natural"]
         if compared or settings.regen_on == "bridge" or curriculum.is_open(step, gates.robustness):
             pixels = vae.decode(autoencoder, z_bridge[:shown])
@@ -146,19 +143,6 @@ def _regenerated(
     count = max(round(config.regeneration.share * len(z)), 1)
     logits = codec.decoder(regenerate(z[:count], paths.denoisers, config.regeneration, draws))
     return losses.cross_entropy(logits, secrets[:count]), losses.bit_accuracy(logits, secrets[:count]).mean()
-
-
-def _prior(
-    paths: Paths, start: Start, marked: Tensor, clean: Tensor, config: TrainingConfig, draws: Draws
-) -> Tensor:
-    """L_prior at one of the noise levels of regeneration."""
-    if paths.denoisers is None:
-        raise ValueError("weights.prior asks a denoiser: give model.pipeline")
-    times = config.regeneration.times
-    timestep = times[int(draws.indices(1, len(times)))]
-    abar = float(paths.denoisers.scheduler.alphas_cumprod[timestep])
-    noise = draws.normal(*marked.shape)
-    return denoiser_residual(paths.denoiser(start), marked, clean, noise, timestep, abar)
 
 
 def _ddim_triple(

@@ -1,8 +1,7 @@
 """What makes marked pictures differ from unmarked ones as pictures, instead of from their own unmarked twin.
 
-A mark may be any content that the model could have painted. Two losses keep it there: `statistics_distance`
-compares what pictures have of detail, in busy places and in quiet ones, and of steps on the grid of latents;
-`denoiser_residual` is the part of a mark that the frozen denoiser takes for noise.
+A mark may be any content that the model could have painted. One loss keeps it there: `statistics_distance` compares
+what pictures have of detail, in busy places and in quiet ones, and of steps on the grid of latents.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from diffmark.latent import bridge
-from diffmark.latent.bridge import Denoiser
 from diffmark.training.perception import SENSITIVITY, VISIBLE, bands_of, opponent
 
 PLACE = 9  # side, in a band's own pixels, of the places whose detail is compared
@@ -52,20 +49,3 @@ def grid_steps(pixels: Tensor) -> Tensor:
         on_grid = torch.arange(1, steps.shape[1] + 1, device=steps.device) % GRID == 0
         across, elsewhere = across + steps[:, on_grid].mean(1), elsewhere + steps[:, ~on_grid].mean(1)
     return ((across + 1e-4) / (elsewhere + 1e-4)).log()
-
-
-def denoiser_residual(
-    denoise: Denoiser, marked: Tensor, clean: Tensor, noise: Tensor, timestep: int, abar: float
-) -> Tensor:
-    """What the denoiser takes out of a mark: mean |r(marked) - r(clean)|^2 of latents, r(z) = z - x0(z_t).
-
-    z_t = sqrt(abar) z + sqrt(1 - abar) noise, the same noise for both. To first order this is |(1 - J) mark|^2 with
-    J the Jacobian of denoising: nothing for a mark along what the model can paint, everything for one across it.
-    """
-
-    def residual(z: Tensor) -> Tensor:
-        return z - denoise(bridge.noised(z, noise, abar), timestep)[0]
-
-    with torch.no_grad():
-        unmarked = residual(clean)
-    return (residual(marked) - unmarked).square().mean()
